@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['CONFIDENCE', 'MARGIN', 'Selector', 'Rivals', 'interval', 'Cell', 'show', 'notes', 'Claim', 'cells_table', 'plain',
            'rank', 'Pair', 'lower', 'higher', 'not_worse', 'epochs_to_reach', 'faster', 'decreasing', 'best_higher',
-           'table', 'Claims', 'write_atomically', 'to_json', 'from_json', 'save_claims', 'load_claims']
+           'table', 'Claims', 'to_json', 'from_json', 'save_claims', 'load_claims']
 
 # %% ../nbs/09_claims.ipynb #c003
-import json, math, os
+import json, math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy import stats
+
+from .data import write_atomically
 
 # %% ../nbs/09_claims.ipynb #c008
 CONFIDENCE = .95  # of every interval
@@ -453,21 +455,6 @@ class Claims(tuple):
         return "\n".join([_markdown(shown), "", *words])
 
 # %% ../nbs/09_claims.ipynb #c076
-def write_atomically(
-    path: str | Path,  # where the file shall be
-    data: bytes,  # its content
-) -> Path:
-    "Write a file so that it is never seen half-written."
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    finally: part.unlink(missing_ok=True)
-    return path
-
-# %% ../nbs/09_claims.ipynb #c077
 def _to_json(value: Any) -> Any:
     "Tuples as lists and infinities as text, all the way down."
     if isinstance(value, dict): return {k: _to_json(v) for k, v in value.items()}
@@ -483,7 +470,7 @@ def to_json(
             "summary": claim.summary, "counts": claim.counts, "missing": claim.missing, "cells": cells}
     return _to_json(body)
 
-# %% ../nbs/09_claims.ipynb #c078
+# %% ../nbs/09_claims.ipynb #c077
 def _tupled(value: Any) -> Any:
     "Lists as tuples, all the way down."
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
@@ -499,7 +486,7 @@ def from_json(
         cells.append(Cell(**{**kept, "where": tuple((k, _tupled(v)) for k, v in c["where"].items())}))
     return Claim(body["figure"], body["text"], body["kind"], body["metric"], tuple(cells), tuple(body["missing"]))
 
-# %% ../nbs/09_claims.ipynb #c079
+# %% ../nbs/09_claims.ipynb #c078
 def save_claims(
     path: str | Path,  # the file, e.g. .../claims.json
     claims: Iterable[Claim],  # any number of claims

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -34,9 +34,9 @@ def log_likelihood(
     return -0.5 * (d.square().sum(-1) / variance + mask.sum(-1) * log_norm)
 
 # %% ../nbs/04_objective.ipynb #c008
-@njit(parallel=True, cache=True)
+@njit(cache=True)
 def _residual_cpu(xhat, x, mask, index, rows, precision):  # xhat is overwritten
-    for i in prange(rows.size):
+    for i in range(rows.size):
         r, b = i // rows.shape[1], i % rows.shape[1]
         n = rows[r, b]
         values, seen, out, scale = x[index[r, n]], mask[r, n], xhat[r, b], precision[r]
@@ -61,9 +61,9 @@ def residual(
     return torch.where(mask, (xhat - x) * precision[:, None, None], 0)
 
 # %% ../nbs/04_objective.ipynb #c013
-@njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _elastic_cpu(xhat, x, mask, index, rows, hidden, total, count):
-    for i in prange(rows.size):
+    for i in range(rows.size):
         r, b = i // rows.shape[1], i % rows.shape[1]
         n = rows[r, b]
         values, seen, mean = x[index[r, n]], mask[r, n], xhat[r, b]

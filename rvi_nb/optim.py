@@ -8,7 +8,7 @@ __all__ = ['coasting_table', 'RowAdam', 'Adam']
 # %% ../nbs/05_optim.ipynb #c002
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 # %% ../nbs/05_optim.ipynb #c007
@@ -35,10 +35,10 @@ def coasting_table(
 _FAST = {"contract", "arcp", "nsz"}  # no NaN or reassociation assumptions: a diverged run must stay visibly diverged
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST)
 def _read_cpu(state, last, rows, step, lr, tail, beta1, beta2, out):  # state (R, N, 3, W), rows (R, B), out (R, B, W)
     tiny = out.dtype.type(1e-30)
-    for i in prange(rows.size):
+    for i in range(rows.size):
         r, b = i // rows.shape[1], i % rows.shape[1]
         n = rows[r, b]
         s, k = last[r, n], step - last[r, n]
@@ -48,12 +48,12 @@ def _read_cpu(state, last, rows, step, lr, tail, beta1, beta2, out):  # state (R
             out[r, b, j] = p[j] - way * m[j] / (np.sqrt(v[j]) + tiny)
 
 # %% ../nbs/05_optim.ipynb #c011
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST)
 def _update_cpu(state, last, rows, step, lr, beta1, beta2, eps, value, grad):
     one, tiny = value.dtype.type(1), value.dtype.type(1e-30)
     b1, b2 = value.dtype.type(beta1), value.dtype.type(beta2)
     root = value.dtype.type(1 / np.sqrt(1 - beta2**step))
-    for i in prange(rows.size):
+    for i in range(rows.size):
         r, b = i // rows.shape[1], i % rows.shape[1]
         n = rows[r, b]
         k = step - last[r, n]  # this step ages m and v once, the k - 1 before it as often
@@ -117,11 +117,11 @@ class RowAdam:
         self.last[run, rows] = step
 
 # %% ../nbs/05_optim.ipynb #c017
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST)
 def _adam_cpu(p, m, v, g, size, beta1, beta2, root, eps):  # p, m, v, g: (R, P)
     one, b1, b2 = p.dtype.type(1), p.dtype.type(beta1), p.dtype.type(beta2)
     root, eps, chunks = p.dtype.type(root), p.dtype.type(eps), (p.shape[1] + 4095) // 4096
-    for i in prange(p.shape[0] * chunks):
+    for i in range(p.shape[0] * chunks):
         r, start = i // chunks, 4096 * (i % chunks)
         step = p.dtype.type(size[r])
         for j in range(start, min(start + 4096, p.shape[1])):

@@ -25,7 +25,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .claims import plain, rank, show, write_atomically
+from .claims import plain, rank, show
+from .data import write_atomically
 
 # %% ../nbs/10_plots.ipynb #c006
 NAMES = {"rvi": "RVI", "vad": "VAD", "vae": "VAE", "rvi_cluster": "RVI (clustering)",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -73,10 +73,10 @@ def _keep_group(row, want, size, keep):  # one row's coefficients of one group; 
             equals -= size[j] == cut
 
 # %% ../nbs/03_posterior.ipynb #c013
-@njit(parallel=True, cache=True)
+@njit(cache=True)
 def _keep_top_cpu(a, groups, n_kept, kept, mask):  # a (rows, K or more); kept, mask (rows, K) are written
     "The first K columns of `a` where they count and zero elsewhere, and the mask of what counts."
-    for chunk in prange((a.shape[0] + 31) // 32):
+    for chunk in range((a.shape[0] + 31) // 32):
         scratch, zero = np.empty((groups.max() + 31) // 32 * 32, a.dtype), a.dtype.type(0)
         for i in range(32 * chunk, min(32 * chunk + 32, a.shape[0])):
             start = 0

@@ -1,0 +1,42 @@
+# make reproduce   every figure at the quick profile, into reports/quick/
+# make test        everything CI runs
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PROFILE ?= quick
+
+.PHONY: setup data browser test reproduce bench readme lab clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml settings.ini
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+data: setup
+	$(BIN)/rvi data fetch mnist fashion_mnist toy
+
+browser:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "chromium cannot be installed here: the tests of the report page will be skipped"
+
+test: setup data browser
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal
+
+reproduce: setup
+	$(BIN)/rvi reproduce --profile $(PROFILE)
+
+bench: setup
+	$(BIN)/python bench/speed.py
+
+readme: setup
+	$(BIN)/python -m nbconvert --to markdown --TagRemovePreprocessor.remove_cell_tags hide --stdout nbs/index.ipynb > README.md.part
+	mv README.md.part README.md
+
+lab: setup
+	$(BIN)/jupyter lab nbs
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis reports/smoke reports/quick

@@ -1,0 +1,35 @@
+"""The library notebooks run, and what they export is what is committed."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from nbdev.test import test_nb as run_notebook
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted(ROOT.glob("nbs/*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebook(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    passed, _ = run_notebook(path, skip_flags=["notest"], force_flags=[], basepath=ROOT)
+    assert passed, f"{path.name} failed: its traceback is in the captured output"
+
+
+def test_export_and_clean_change_nothing(tmp_path):
+    tree = tmp_path / "tree"
+    keep = shutil.ignore_patterns(".venv", ".git", "__pycache__", "reports", ".pytest_cache", ".hypothesis", "*.egg-info")
+    shutil.copytree(ROOT, tree, ignore=keep)
+    before = {p: p.read_bytes() for p in tree.rglob("*") if p.is_file()}
+    for command in ("nbdev_export", "nbdev_clean"):
+        subprocess.run([command], cwd=tree, check=True, capture_output=True)
+    after = {p: p.read_bytes() for p in tree.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    changed = sorted(str(p.relative_to(tree)) for p in before.keys() | after.keys() if before.get(p) != after.get(p))
+    assert not changed, f"run nbdev_export and nbdev_clean, and commit: {changed}"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("nbs/**/*.ipynb")), ids=lambda p: p.stem)
+def test_notebook_is_small(path):
+    assert path.stat().st_size < 1_000_000
