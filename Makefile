@@ -32,7 +32,7 @@ bench: setup
 	$(BIN)/python bench/speed.py
 
 readme: setup
-	$(BIN)/python -m nbconvert --to markdown --TagRemovePreprocessor.remove_cell_tags hide --stdout nbs/index.ipynb > README.md.part
+	$(BIN)/python -m nbconvert --log-level ERROR --to markdown --stdout nbs/index.ipynb > README.md.part
 	mv README.md.part README.md
 
 lab: setup

@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from tqdm.auto import tqdm
 from .data import generator
 from .decoder import MLP, decoder
 from .fit import Epoch, Posterior, fit, infer, reconstruct
-from .missing import Incomplete, incomplete
+from .missing import incomplete
 from .objective import kl, log_likelihood
 from .posterior import Amortised, MeanField, Relay
 
@@ -47,7 +46,7 @@ def column_scales(
     unit[unit == 0] = 1
     x, n = x / unit, seen.sum(0)
     mean = x.sum(0) / n
-    std = np.sqrt(np.where(seen, x - mean, 0).__pow__(2).sum(0) / n)
+    std = np.sqrt(np.square(np.where(seen, x - mean, 0)).sum(0) / n)
     return mean * unit, np.where(std > 1e-12, std * unit, 1)
 
 # %% ../nbs/07_estimator.ipynb #c008
@@ -156,6 +155,8 @@ def check_parameters(
         raise ValueError(f"posterior must be one of {', '.join(POSTERIORS)}, got {p['posterior']!r}")
     if p["variance"] != "auto" and not (isinstance(p["variance"], Real) and p["variance"] > 0):
         raise ValueError(f"variance must be 'auto' or a positive number, got {p['variance']!r}")
+    if p["batch_size"] is not None and not (isinstance(p["batch_size"], Integral) and p["batch_size"] > 0):
+        raise ValueError(f"batch_size must be None or a positive integer, got {p['batch_size']!r}")
     if not isinstance(p["missing_values"], Real):
         raise ValueError(f"missing_values must be NaN or a number, got {p['missing_values']!r}: only numeric columns are supported")
 
@@ -176,7 +177,7 @@ def explain_text(
 
 # %% ../nbs/07_estimator.ipynb #c018
 VARIANCES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the likelihood: what "auto" chooses from
-INFERENCE_RATE = 0.05  # learning rate of new rows' own parameters
+INFERENCE_RATE = 0.1  # learning rate of new rows' own parameters
 BLOCK = 256  # rows whose posteriors are found at a time
 
 
@@ -210,7 +211,30 @@ class _Table(BaseEstimator):
             return np.clip(x * self.scale_ + self.mean_, low, high).astype(dtype)
 
 # %% ../nbs/07_estimator.ipynb #c020
-class _Learner(_Table):
+class _Trainer(_Table):
+    "Makes models and trains them as the parameters say."
+
+    def _models(self, seeds: Sequence[int]) -> tuple[Posterior, MLP]:
+        "A model for each seed, not yet learned."
+        seeds = [int(s) for s in seeds]
+        return models(self.posterior, int((~self.empty_).sum()), self.latent, self.groups, self.ratio, self.hidden, seeds)
+
+    def _train(self, parts: tuple[Posterior, MLP], x: Tensor, seen: Tensor, variances: list[float],
+               epochs: int | None = None, progress: bool = False, **watch: Any) -> Watch:
+        "Learn `parts` as the parameters say."
+        batch = self.batch_size or min(256, max(32, len(x) // 16))
+        start = lambda rows, held: Watch(rows.to(self.device), held.to(self.device), **{"patience": self.patience, **watch})
+        return learn(parts, x, seen, self.held_out, start, epochs=epochs or self.max_epochs, lr=self.lr, posterior_lr=self.posterior_lr,
+                     variance=variances, batch_size=batch, progress=progress, device=self.device)
+
+
+def _named(parts: tuple[Posterior, MLP]) -> dict[str, Tensor]:
+    "The learned tensors of a model by name."
+    posterior, network = parts
+    return {**{f"decoder.{k}": v for k, v in network.state_dict().items()}, **{f"posterior.{k}": v for k, v in posterior.state_dict().items()}}
+
+# %% ../nbs/07_estimator.ipynb #c021
+class _Learner(_Trainer):
     "Learns decoder and posterior from a table."
 
     def fit(
@@ -236,7 +260,7 @@ class _Learner(_Table):
         self.variance_ = self._choose_variance(x, seen) if self.variance == "auto" else float(self.variance)
         parts = self._models(self.seeds_)
         callbacks = tuple(self.callbacks or ())
-        watch = self._train(parts, x, seen, [self.variance_] * self.n_models, bool(self.verbose), callbacks=callbacks)
+        watch = self._train(parts, x, seen, [self.variance_] * self.n_models, progress=bool(self.verbose), callbacks=callbacks)
         self.held_out_error_, self.n_epochs_ = float(watch.best[0]), int(watch.best_epoch[0])
         self.held_out_curve_ = np.concatenate(watch.curve)
         self.parameters_ = {name: t.cpu().numpy() for name, t in _named(parts).items()}
@@ -247,39 +271,32 @@ class _Learner(_Table):
         rows = torch.randperm(len(x), generator=generator(self.pilot_seed_, "pilot"))[:2000]
         variances = [v for v in VARIANCES for _ in range(2)]
         seeds = [self.pilot_seed_, self.pilot_seed_ + 1] * len(VARIANCES)  # all values with the same starts and held-out cells
-        watch = self._train(self._models(seeds), x[rows], seen[rows], variances, kinds=len(VARIANCES))
-        self.pilot_errors_ = watch.best
-        return VARIANCES[int(np.argmin(watch.best))]
+        epochs, patience = -(-self.max_epochs // 2), self.patience // 2
+        parts, x, seen = self._models(seeds), x[rows], seen[rows]
+        watch = self._train(parts, x, seen, variances, epochs, kinds=len(VARIANCES), patience=patience)
+        self.pilot_errors_ = self._inferred_errors(parts, x, seen, variances, watch).reshape(len(VARIANCES), -1).mean(1)
+        return VARIANCES[int(np.argmin(self.pilot_errors_))] if np.isfinite(self.pilot_errors_).all() else 0.1
 
-    def _models(self, seeds: Sequence[int], n_features: int | None = None) -> tuple[Posterior, MLP]:
-        "A model for each seed, not yet learned."
-        seeds = [int(s) for s in seeds]
-        return models(self.posterior, int((~self.empty_).sum()), self.latent, self.groups, self.ratio, self.hidden, seeds)
+    def _inferred_errors(self, parts: tuple[Posterior, MLP], x: Tensor, seen: Tensor, variances: list[float], watch: Watch) -> np.ndarray:  # (R,)
+        "Mean squared error of each model on its held-out cells, when the rows are found by inference."
+        rows, held = watch.rows[:, :BLOCK].cpu(), watch.held[:, :BLOCK].cpu()
+        data = incomplete(x, seen[rows] & ~held, rows).to(self.device)
+        found = infer(*parts, data, 1, self.inference_steps, INFERENCE_RATE, variances, sample=0, device=self.device)
+        everyone = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
+        d = torch.where(held, reconstruct(*parts, data, found.local, everyone).cpu() - x[rows], 0)
+        return (d.square().sum((1, 2)) / held.sum((1, 2))).numpy()
 
-    def _train(self, parts: tuple[Posterior, MLP], x: Tensor, seen: Tensor, variances: list[float], progress: bool = False, **watch: Any) -> Watch:
-        "Learn `parts` as the parameters say."
-        batch = self.batch_size or min(256, max(32, len(x) // 16))
-        start = lambda rows, held: Watch(rows.to(self.device), held.to(self.device), patience=self.patience, **watch)
-        return learn(parts, x, seen, self.held_out, start, epochs=self.max_epochs, lr=self.lr, posterior_lr=self.posterior_lr,
-                     variance=variances, batch_size=batch, progress=progress, device=self.device)
-
-
-def _named(parts: tuple[Posterior, MLP]) -> dict[str, Tensor]:
-    "The learned tensors of a model by name."
-    posterior, network = parts
-    return {**{f"decoder.{k}": v for k, v in network.state_dict().items()}, **{f"posterior.{k}": v for k, v in posterior.state_dict().items()}}
-
-# %% ../nbs/07_estimator.ipynb #c022
+# %% ../nbs/07_estimator.ipynb #c023
 class _Inferrer(_Learner):
     "Finds posteriors of rows, and what follows from them."
 
     def _loaded(self) -> tuple[Posterior, MLP]:
-        "The learned models, in double precision."
+        "The learned models."
         posterior, network = self._models(self.seeds_)
         tensors = {k: torch.from_numpy(v) for k, v in self.parameters_.items()}
         network.load_state_dict({k[8:]: v for k, v in tensors.items() if k.startswith("decoder.")})
         posterior.load_state_dict({k[10:]: v for k, v in tensors.items() if k.startswith("posterior.")})
-        return posterior.double().to(self.device).requires_grad_(False), network.double().to(self.device).requires_grad_(False)
+        return posterior.to(self.device).requires_grad_(False), network.to(self.device).requires_grad_(False)
 
     @torch.no_grad()
     def _posteriors(self, x: Tensor, seen: Tensor) -> Iterator[tuple[slice, Normal, MLP]]:  # x (n, d), seen (n, d) or (R, n, d)
@@ -290,7 +307,7 @@ class _Inferrer(_Learner):
         for start in tqdm(range(0, len(x), BLOCK), disable=not self.verbose, desc="infer", unit="block"):
             rows = slice(start, min(start + BLOCK, len(x)))
             fill = (0, 0, 0, BLOCK - (rows.stop - start))
-            data = incomplete(pad(x[rows], fill), pad(seen[:, rows], fill)).to(self.device)
+            data = incomplete(pad(x[rows].float(), fill), pad(seen[:, rows], fill)).to(self.device)
             with torch.enable_grad():
                 found = infer(posterior, network, data, 1, self.inference_steps, INFERENCE_RATE, self.variance_, sample=0, device=self.device)
             yield rows, posterior(found.local, *(data.batch(everyone) if posterior.reads_data else ())), network
@@ -300,10 +317,10 @@ class _Inferrer(_Learner):
         result = np.zeros((len(X), len(self.mean_)))
         if not len(self.mean_): return result
         for rows, q, network in self._posteriors(self._standard(X, seen), torch.from_numpy(seen[:, ~self.empty_])):
-            result[rows] = network(q.loc).cpu().numpy().mean(0)[: rows.stop - rows.start]
+            result[rows] = network(q.loc).double().cpu().numpy().mean(0)[: rows.stop - rows.start]
         return result
 
-# %% ../nbs/07_estimator.ipynb #c024
+# %% ../nbs/07_estimator.ipynb #c025
 def noise_level(
     error: Tensor,  # (R, w, d) squared error of each model where a cell is held out from it
     own: Tensor,  # (R, w, d) variance of its own draws
@@ -322,21 +339,25 @@ def noise_level(
     total, own_part, between_part = (sums + borrowed * average) / (counts + borrowed)
     return (total - own_part - 2 * between_part).clamp(min=0.05 * total).sqrt()
 
-# %% ../nbs/07_estimator.ipynb #c027
-class _Predictor(_Inferrer):
-    "What a table's rows tell about their missing cells, and about new rows."
+# %% ../nbs/07_estimator.ipynb #c028
+class _Measured(_Inferrer):
+    "Knows how far off its guesses are."
 
     def _measure_noise(self, x: Tensor, seen: Tensor, watch: Watch) -> np.ndarray:  # (d,)
         "The noise of each column, from the cells held out in training."
         rows, held = watch.rows[0].cpu(), watch.held.cpu()
         visible = seen[rows] & ~held  # (R, w, d)
-        guess, own = torch.zeros(held.shape, dtype=torch.float64), torch.zeros(held.shape, dtype=torch.float64)
+        guess, own = torch.zeros(held.shape), torch.zeros(held.shape)
         gen = generator(self.pilot_seed_, "noise")
-        for part, q, network in self._posteriors(x[rows].double(), visible):
+        for part, q, network in self._posteriors(x[rows], visible):
             draws = torch.stack([network(q.loc + q.scale * torch.randn(q.loc.shape, generator=gen).to(q.loc)) for _ in range(8)])
             size = part.stop - part.start
             guess[:, part], own[:, part] = network(q.loc).cpu()[:, :size], draws.var(0).cpu()[:, :size]
-        return noise_level((guess - x[rows]).square(), own, guess, held, ~visible).numpy()
+        return noise_level((guess - x[rows]).square(), own, guess, held, ~visible).double().numpy()
+
+# %% ../nbs/07_estimator.ipynb #c030
+class _Predictor(_Measured):
+    "Scores rows, reconstructs them, and makes new ones."
 
     def score(
         self,
@@ -348,7 +369,7 @@ class _Predictor(_Inferrer):
         X, seen = self._checked(X, reset=False)
         if not len(self.mean_): return 0.0
         x, mask, total = self._standard(X, seen), torch.from_numpy(seen[:, ~self.empty_]), 0.0
-        noise = torch.stack([torch.randn(16, 1, self.latent, generator=generator(int(s), "score")) for s in self.seeds_]).double()
+        noise = torch.stack([torch.randn(16, 1, self.latent, generator=generator(int(s), "score")) for s in self.seeds_])
         for rows, q, network in self._posteriors(x, mask):
             n, values, known = rows.stop - rows.start, x[rows].to(q.loc), mask[rows].to(q.loc.device)
             guesses = [network(q.loc + q.scale * e.to(q.loc))[:, :n] for e in noise.unbind(1)]
@@ -366,7 +387,7 @@ class _Predictor(_Inferrer):
         if not len(self.mean_): return self._columns(np.zeros((n_samples, 0)))
         _, network = self._loaded()
         gen = generator(random_state, "sample")
-        z = torch.randn(n_samples, self.latent, generator=gen, dtype=torch.float64).expand(self.n_models, -1, -1)
+        z = torch.randn(n_samples, self.latent, generator=gen).expand(self.n_models, -1, -1)
         which = torch.randint(self.n_models, (n_samples,), generator=gen)
         x = network(z.to(self.device)).cpu()[which, torch.arange(n_samples)]
         noise = torch.randn(x.shape, generator=gen, dtype=torch.float64) * torch.from_numpy(self.noise_)
@@ -387,7 +408,7 @@ class _Predictor(_Inferrer):
         full[..., ~self.empty_] = x
         return full
 
-# %% ../nbs/07_estimator.ipynb #c029
+# %% ../nbs/07_estimator.ipynb #c032
 FORMAT, FORMAT_VERSION = "rvi_nb estimator", 1
 _ARRAYS = ("empty_", "has_holes_", "mean_", "scale_", "min_", "max_", "seeds_", "noise_")
 _VALUES = ("n_features_in_", "pilot_seed_", "variance_", "held_out_error_", "n_epochs_")
@@ -410,7 +431,27 @@ def write_atomically(
     finally:
         Path(name).unlink(missing_ok=True)
 
-# %% ../nbs/07_estimator.ipynb #c030
+# %% ../nbs/07_estimator.ipynb #c033
+def read_model(
+    path: str | Path,
+    name: str,  # of the class that is expected
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # description, arrays
+    "What a model file says, if it is one that we can read."
+    try:
+        with safe_open(path, framework="numpy") as f:
+            about, arrays = json.loads((f.metadata() or {}).get("rvi_nb", "null")), {k: f.get_tensor(k) for k in f.keys()}
+    except (SafetensorError, json.JSONDecodeError, RecursionError) as e:
+        raise ValueError(f"{path} is damaged, or not a model file of rvi_nb: {e}") from e
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a model file of rvi_nb")
+    if about.get("version") != FORMAT_VERSION:
+        raise ValueError(f"{path} has format version {about.get('version')!r}; this rvi_nb reads version {FORMAT_VERSION}: "
+                         "use the one that wrote it")
+    if about.get("class") != name:
+        raise ValueError(f"{path} holds a {about.get('class')}, not a {name}")
+    return about, arrays
+
+# %% ../nbs/07_estimator.ipynb #c034
 class _Stored(_Predictor):
     "Goes into a file and comes out of it."
 
@@ -466,71 +507,9 @@ def _known(name: str, names: Sequence[str]) -> str:
     if name not in names: raise ValueError(f"unknown value {name!r}")
     return name
 
-# %% ../nbs/07_estimator.ipynb #c031
-def read_model(
-    path: str | Path,
-    name: str,  # of the class that is expected
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # description, arrays
-    "What a model file says, if it is one that we can read."
-    try:
-        with safe_open(path, framework="numpy") as f:
-            about, arrays = json.loads((f.metadata() or {}).get("rvi_nb", "null")), {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, json.JSONDecodeError, RecursionError) as e:
-        raise ValueError(f"{path} is damaged, or not a model file of rvi_nb: {e}") from e
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a model file of rvi_nb")
-    if about.get("version") != FORMAT_VERSION:
-        raise ValueError(f"{path} has format version {about.get('version')!r}; this rvi_nb reads version {FORMAT_VERSION}: use the one that wrote it, or a newer one")
-    if about.get("class") != name:
-        raise ValueError(f"{path} holds a {about.get('class')}, not a {name}")
-    return about, arrays
-
-# %% ../nbs/07_estimator.ipynb #c033
-class RelayImputer(TransformerMixin, _Stored):
-    "Fills the holes of a numeric table with what a relay, mean-field or amortised model expects there."
-
-    def __init__(
-        self,
-        posterior: str = "relay",  # relay (RVI), meanfield (VAD) or amortised (VAE)
-        *,
-        missing_values: float = np.nan,  # what marks a hole
-        add_indicator: bool = False,  # append columns that say where holes were
-        keep_empty_features: bool = False,  # keep columns without any value, filled with 0
-        n_models: int = 8,  # models to average
-        latent: int = 16,  # dimensions of z
-        groups: Sequence[int] = (8, 16, 32),  # relays in each group
-        ratio: float = 0.5,  # share of a group's coefficients that count
-        hidden: Sequence[int] = (64, 64),  # layers of the decoder
-        variance: float | str = "auto",  # of the likelihood, in standardised units; "auto": by held-out cells
-        max_epochs: int = 200,  # of learning, at most
-        patience: int = 30,  # epochs without progress on held-out cells before learning ends
-        held_out: float = 0.1,  # share of observed cells that each model does not see
-        lr: float = 5e-3,  # learning rate of the networks
-        posterior_lr: float = 0.03,  # learning rate of relays and of the rows' own parameters
-        batch_size: int | None = None,  # None: a sixteenth of the rows, but 32 to 256
-        inference_steps: int = 150,  # for rows in `transform`
-        device: str = "cpu",
-        callbacks: Sequence[Callable[[Epoch, float], bool | None]] | None = None,  # called after each epoch; True ends learning
-        random_state: int | np.random.RandomState | None = 0,  # None: different every time
-        verbose: bool = False,  # show progress
-    ):
-        self.posterior, self.missing_values, self.add_indicator = posterior, missing_values, add_indicator
-        self.keep_empty_features, self.n_models, self.latent, self.groups = keep_empty_features, n_models, latent, groups
-        self.ratio, self.hidden, self.variance, self.max_epochs, self.patience = ratio, hidden, variance, max_epochs, patience
-        self.held_out, self.lr, self.posterior_lr, self.batch_size = held_out, lr, posterior_lr, batch_size
-        self.inference_steps, self.device, self.callbacks = inference_steps, device, callbacks
-        self.random_state, self.verbose = random_state, verbose
-
-    def fit(self, X: Any, y: None = None) -> "RelayImputer":
-        "Learn from the observed cells of `X`."
-        super().fit(X)
-        return self
-
-    @property
-    def indicator_(self) -> MissingIndicator | None:
-        "What says where holes were, for the columns that had some in training."
-        if not self.add_indicator: return None
-        return MissingIndicator(error_on_new=False).fit(np.where(self.has_holes_, np.nan, 0)[None])
+# %% ../nbs/07_estimator.ipynb #c036
+class _Filler(_Stored):
+    "Fills holes."
 
     def transform(
         self,
@@ -559,7 +538,7 @@ class RelayImputer(TransformerMixin, _Stored):
         x, mask = self._standard(X, seen), torch.from_numpy(seen[:, ~self.empty_])
         for rows, q, network in self._posteriors(x, mask) if len(self.mean_) else ():
             for first in range(0, n_draws, self.n_models):
-                z = q.loc + q.scale * torch.randn(q.loc.shape, generator=gen, dtype=torch.float64).to(q.loc)
+                z = q.loc + q.scale * torch.randn(q.loc.shape, generator=gen).to(q.loc)
                 which = order[first : first + self.n_models]
                 draws[first : first + len(which), rows] = network(z).cpu().numpy()[which, : rows.stop - rows.start]
             draws[:, rows] += self.noise_ * torch.randn(draws[:, rows].shape, generator=gen, dtype=torch.float64).numpy()
@@ -575,6 +554,48 @@ class RelayImputer(TransformerMixin, _Stored):
         if not self.add_indicator: return full
         return np.hstack([full, self.indicator_.transform(np.where(seen, 0, np.nan))])
 
+# %% ../nbs/07_estimator.ipynb #c038
+class RelayImputer(TransformerMixin, _Filler):
+    "Fills the holes of a numeric table with what a relay, mean-field or amortised model expects there."
+
+    def __init__(
+        self,
+        posterior: str = "relay",  # relay (RVI), meanfield (VAD) or amortised (VAE)
+        *,
+        missing_values: float = np.nan,  # what marks a hole
+        add_indicator: bool = False,  # append columns that say where holes were
+        keep_empty_features: bool = False,  # keep columns without any value, filled with 0
+        n_models: int = 8,  # models to average
+        latent: int = 16,  # dimensions of z
+        groups: Sequence[int] = (8, 16, 32),  # relays in each group
+        ratio: float = 0.5,  # share of a group's coefficients that count
+        hidden: Sequence[int] = (128, 128),  # layers of the decoder
+        variance: float | str = "auto",  # of the likelihood, in standardised units; "auto": by held-out cells
+        max_epochs: int = 200,  # of learning, at most
+        patience: int = 30,  # epochs without progress on held-out cells before learning ends
+        held_out: float = 0.1,  # share of observed cells that each model does not see
+        lr: float = 5e-3,  # learning rate of the networks
+        posterior_lr: float = 0.03,  # learning rate of relays and of the rows' own parameters
+        batch_size: int | None = None,  # None: a sixteenth of the rows, but 32 to 256
+        inference_steps: int = 100,  # for rows in `transform`
+        device: str = "cpu",
+        callbacks: Sequence[Callable[[Epoch, float], bool | None]] | None = None,  # called after each epoch; True ends learning
+        random_state: int | np.random.RandomState | None = 0,  # None: different every time
+        verbose: bool = False,  # show progress
+    ):
+        self.posterior, self.missing_values, self.add_indicator = posterior, missing_values, add_indicator
+        self.keep_empty_features, self.n_models, self.latent, self.groups = keep_empty_features, n_models, latent, groups
+        self.ratio, self.hidden, self.variance, self.max_epochs, self.patience = ratio, hidden, variance, max_epochs, patience
+        self.held_out, self.lr, self.posterior_lr, self.batch_size = held_out, lr, posterior_lr, batch_size
+        self.inference_steps, self.device, self.callbacks = inference_steps, device, callbacks
+        self.random_state, self.verbose = random_state, verbose
+
+    @property
+    def indicator_(self) -> MissingIndicator | None:
+        "What says where holes were, for the columns that had some in training."
+        if not self.add_indicator: return None
+        return MissingIndicator(error_on_new=False).fit(np.where(self.has_holes_, np.nan, 0)[None])
+
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         "Names of the columns of `transform`."
         check_is_fitted(self)
@@ -588,7 +609,7 @@ class RelayImputer(TransformerMixin, _Stored):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-# %% ../nbs/07_estimator.ipynb #c035
+# %% ../nbs/07_estimator.ipynb #c040
 class RelayEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Stored):
     "Represents rows of a numeric table, holes allowed, by the means of their posteriors."
 
@@ -600,7 +621,7 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Stored):
         latent: int = 16,  # dimensions of z: the columns of `transform`
         groups: Sequence[int] = (8, 16, 32),  # relays in each group
         ratio: float = 0.5,  # share of a group's coefficients that count
-        hidden: Sequence[int] = (64, 64),  # layers of the decoder
+        hidden: Sequence[int] = (128, 128),  # layers of the decoder
         variance: float | str = "auto",  # of the likelihood, in standardised units; "auto": by held-out cells
         max_epochs: int = 200,  # of learning, at most
         patience: int = 30,  # epochs without progress on held-out cells before learning ends
@@ -608,7 +629,7 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Stored):
         lr: float = 5e-3,  # learning rate of the networks
         posterior_lr: float = 0.03,  # learning rate of relays and of the rows' own parameters
         batch_size: int | None = None,  # None: a sixteenth of the rows, but 32 to 256
-        inference_steps: int = 150,  # for rows in `transform`
+        inference_steps: int = 100,  # for rows in `transform`
         device: str = "cpu",
         callbacks: Sequence[Callable[[Epoch, float], bool | None]] | None = None,  # called after each epoch; True ends learning
         random_state: int | np.random.RandomState | None = 0,  # None: different every time
@@ -618,11 +639,6 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Stored):
         self.hidden, self.variance, self.max_epochs, self.patience, self.held_out = hidden, variance, max_epochs, patience, held_out
         self.lr, self.posterior_lr, self.batch_size, self.inference_steps = lr, posterior_lr, batch_size, inference_steps
         self.device, self.callbacks, self.random_state, self.verbose = device, callbacks, random_state, verbose
-
-    def fit(self, X: Any, y: None = None) -> "RelayEncoder":
-        "Learn from the observed cells of `X`."
-        super().fit(X)
-        return self
 
     @property
     def _n_features_out(self) -> int: return self.latent
@@ -651,7 +667,7 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Stored):
             raise ValueError(f"Z must have {self.latent} columns, one for each latent dimension, got {Z.shape[1]}")
         if not len(self.mean_): return self._columns(np.zeros((len(Z), 0), Z.dtype))
         _, network = self._loaded()
-        x = network(torch.from_numpy(Z.astype(np.float64))[None].to(self.device))[0].cpu().numpy()
+        x = network(torch.from_numpy(Z.astype(np.float32))[None].to(self.device))[0].double().cpu().numpy()
         return self._columns(self._own_units(x, Z.dtype))
 
     def __sklearn_tags__(self):

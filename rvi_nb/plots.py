@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'STYLE', 'MODELS', 'OTHERS', 'SHADES', 'MARKERS', 'DASHES', 'HOLE', 'DPI', 'label', 'style', 'looks',
-           'spread', 'summary', 'grid', 'legend', 'unavailable', 'outer', 'curves', 'against', 'with_holes', 'images',
-           'save', 'save_numbers']
+           'spread', 'summary', 'grid', 'legend', 'unavailable', 'outer', 'curves', 'against', 'averaged', 'mark_best',
+           'with_holes', 'images', 'montage', 'save', 'save_numbers']
 
 # %% ../nbs/10_plots.ipynb #c003
 import io, textwrap
@@ -35,7 +35,8 @@ NAMES = {"rvi": "RVI", "vad": "VAD", "vae": "VAE", "rvi_cluster": "RVI (clusteri
          "lr": "learning rate", "posterior_lr": "posterior learning rate", "ratio": "kept share B/K",
          "groups": "relay groups", "latent": "latent size", "variance": "likelihood variance", "epoch": "epoch",
          "train_loss": "training loss", "test_loss": "test loss", "imputation_loss": "imputation loss",
-         "train_curve": "training loss", "test_curve": "test loss"}
+         "train_curve": "training loss", "test_curve": "test loss",
+         "probe_curve": "classifier loss", "probe_accuracy": "test accuracy", "n_boxes": "boxes per image"}
 
 def label(
     value: Any,  # a column, a model, a dataset, or the value of a setting
@@ -223,17 +224,19 @@ def curves(
     for key, rows in groups:
         drawn, dash = spread(rows[curve]), {"linestyle": DASHES.get(key[1], "-.")} if dashes else {}
         lost[" ".join(map(label, key))] = int((drawn.runs - drawn.n).max()) if len(drawn) else 0, len(rows)
-        _line(ax, drawn[drawn.epoch >= first], {**look[key[0]], **dash}, median, band, log)
+        order = list(look).index(key[0])
+        _line(ax, drawn[drawn.epoch >= first], {**look[key[0]], **dash, "zorder": 3 - order / 100}, median, band, log)
     _curve_entries(ax, hue, look, dashes, sorted({key[-1] for key, _ in groups}, key=rank), median)
     _lost(ax, lost, "right")
     ax.set(xlabel=label("epoch"), ylabel=label(curve))
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
     if log: _log_axis(ax)
 
 # %% ../nbs/10_plots.ipynb #c031
 def _line(ax: Axes, drawn: pd.DataFrame, look: dict[str, Any], median: bool, band: bool, log: bool) -> None:
     "One summarised curve."
     x, colour = drawn.epoch, look["color"]
-    ax.plot(x, drawn["mean"], color=colour, linestyle=look["linestyle"], linewidth=1.6)
+    ax.plot(x, drawn["mean"], color=colour, linestyle=look["linestyle"], linewidth=1.6, zorder=look["zorder"])  # RVI on top
     if band and (drawn.n > 1).any():
         low = drawn["mean"] - drawn["std"]
         if log: low = np.maximum(low, drawn["mean"] / 10)  # a logarithm has no zero
@@ -274,11 +277,11 @@ def against(
     "Mean of a result against a setting, with the standard deviation over runs as bars."
     drawn, lost = summary(frame, y, [hue, x]), {}
     look = looks(hue, drawn[hue])
-    for level, each in look.items():
+    for order, (level, each) in enumerate(look.items()):
         part = drawn[[plain(v) == level for v in drawn[hue]]]
         places = part[x] if pd.api.types.is_numeric_dtype(drawn[x]) else [label(v) for v in part[x]]
         ax.errorbar(places, part["mean"], yerr=part["std"], capsize=2.5, elinewidth=1, linewidth=1.6, markersize=4,
-                    color=each["color"], linestyle=each["linestyle"], marker=each["marker"])
+                    color=each["color"], linestyle=each["linestyle"], marker=each["marker"], zorder=3 - order / 100)
         lost[each["label"]] = int((part.runs - part.n).sum()), int(part.runs.sum())
     _entries(ax, label(hue), look.values())
     _lost(ax, lost, "left")
@@ -286,6 +289,37 @@ def against(
     if log_x: ax.set_xscale("log")
 
 # %% ../nbs/10_plots.ipynb #c042
+def averaged(
+    frame: pd.DataFrame,  # a row per run
+    curve: str,  # column of curves, equally long within a group
+    by: Sequence[str],  # columns that tell groups apart, the seed among them
+) -> pd.DataFrame:  # a row per group, with its mean curve
+    "The mean curve of each group of runs; a run without a curve is left out."
+    rows = [(*key, np.mean(np.stack([c for c in part[curve] if np.ndim(c)]), axis=0)) for key, part in _groups(frame, by)
+            if part[curve].map(np.ndim).any()]
+    return pd.DataFrame(rows, columns=[*by, curve])
+
+def mark_best(
+    ax: Axes,  # a panel drawn with `curves(..., hue=hue, dashes=by)`
+    frame: pd.DataFrame,  # the runs in it
+    curve: str,  # column of curves, lower is better
+    hue: str,  # column told apart by colour
+    by: str = "model",  # a star for each of its values
+) -> dict[Any, Any]:  # {value of `by`: the best value of `hue`}
+    "Put a star at the end of the curve whose mean ends lowest, and say in the panel which it is."
+    look, best = looks(hue, frame[hue]), {}
+    ends = summary(frame, curve, [by, hue])
+    for (value,), part in _groups(ends[ends.epoch == ends.epoch.max()].dropna(subset="mean"), [by]):
+        row = part.loc[part["mean"].idxmin()]
+        best[value] = plain(row[hue])
+        ax.plot([row.epoch], [row["mean"]], marker="*", markersize=11, color=look[best[value]]["color"], markeredgecolor="0.15",
+                markeredgewidth=.7, linestyle="none", clip_on=False, zorder=6)
+    said = "\n".join(f"{label(k)} best at {label(v)}" for k, v in sorted(best.items(), key=lambda b: list(looks(by, best)).index(b[0])))
+    ax.text(.97, .97, said, transform=ax.transAxes, ha="right", va="top", fontsize=8, color="0.15",
+            bbox=dict(facecolor="white", alpha=.8, edgecolor="none", pad=1), zorder=5)
+    return best
+
+# %% ../nbs/10_plots.ipynb #c046
 HOLE = "#f5a623"  # a hidden pixel
 
 def with_holes(
@@ -300,7 +334,7 @@ def with_holes(
     colours[~seen] = to_rgb(HOLE)
     return colours
 
-# %% ../nbs/10_plots.ipynb #c043
+# %% ../nbs/10_plots.ipynb #c047
 def images(
     columns: Sequence[np.ndarray],  # per column (n, pixels): image i of each column is drawn in row i
     titles: Sequence[str],  # above each column
@@ -324,7 +358,7 @@ def images(
             axes[-1, j].set_xlabel(f"({chr(97 + j)})" + ("" if error is None else f"\n{error:.3f}"), fontsize=8)
     return fig
 
-# %% ../nbs/10_plots.ipynb #c044
+# %% ../nbs/10_plots.ipynb #c048
 def _image(ax: Axes, colours: np.ndarray) -> None:
     "One image, without axes."
     ax.imshow(colours, interpolation="nearest")
@@ -332,7 +366,24 @@ def _image(ax: Axes, colours: np.ndarray) -> None:
     ax.grid(False)
     sns.despine(ax=ax, left=True, bottom=True)
 
-# %% ../nbs/10_plots.ipynb #c048
+# %% ../nbs/10_plots.ipynb #c052
+def montage(
+    ax: Axes,  # the panel
+    images: np.ndarray,  # (n, pixels), values in [0, 1]
+    masks: np.ndarray | None = None,  # (n, pixels), True where observed
+    shape: tuple[int, int] = (28, 28),  # height, width
+    n_cols: int = 3,  # images in a row
+) -> None:
+    "Several images in one panel."
+    height, width = shape
+    rows = -(-len(images) // n_cols)
+    sheet = np.ones((rows * (height + 1) - 1, n_cols * (width + 1) - 1, 3))
+    for i, image in enumerate(images):
+        top, left = i // n_cols * (height + 1), i % n_cols * (width + 1)
+        sheet[top : top + height, left : left + width] = with_holes(image, shape, None if masks is None else masks[i])
+    _image(ax, sheet)
+
+# %% ../nbs/10_plots.ipynb #c055
 DPI = 200  # of saved pictures
 
 def save(
@@ -358,7 +409,7 @@ def _settle(fig: Figure) -> None:
     fig.set_dpi(shown)
     fig.set_layout_engine("none")
 
-# %% ../nbs/10_plots.ipynb #c050
+# %% ../nbs/10_plots.ipynb #c057
 def save_numbers(
     frame: pd.DataFrame,  # what a figure shows: runs, or a `summary` of them
     folder: str | Path,  # where
@@ -375,7 +426,7 @@ def save_numbers(
     text = made.map(_exact).to_csv(index=False, lineterminator="\n")
     return write_atomically(Path(folder) / f"{name}.csv", text.encode())
 
-# %% ../nbs/10_plots.ipynb #c051
+# %% ../nbs/10_plots.ipynb #c058
 def _long(frame: pd.DataFrame, arrays: list[str]) -> pd.DataFrame:
     "A row per run and epoch; a shorter curve ends in empty places."
     rows = []

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'PATTERNS', 'ALGORITHM', 'FREE', 'COLUMNS', 'CURVES', 'LEASE', 'Run', 'product', 'shape_of', 'observed',
            'GroupData', 'group_data', 'build', 'one_thread', 'compute', 'StoreError', 'record', 'Store', 'work',
-           'group', 'Inline', 'executor', 'ensure', 'results', 'Kept', 'kept']
+           'group', 'Inline', 'executor', 'ensure', 'results', 'everything', 'Kept', 'kept']
 
 # %% ../nbs/08_runs.ipynb #c002
 import hashlib
@@ -33,7 +33,7 @@ import pandas as pd
 import torch
 from safetensors import torch as safetensors
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from . import __version__
 from .data import DATASETS, DataError, digest, fetch, generator, load, write_atomically
@@ -301,12 +301,16 @@ def _put(store: Store, runs: Sequence[Run], results: Sequence[dict] | None, erro
     with store.transaction() as db:
         for i, run in enumerate(runs):
             result = results[i] if results else {}
-            values = [result.get(c) if c in COLUMNS else _blob(result.get(c)) for c in names]
+            values = [_real(result.get(c)) if c in COLUMNS else _blob(result.get(c)) for c in names]
             row = [run.key, json.dumps(asdict(run)), "failed" if error else "done", *values, error, note]
             db.execute(f"insert into runs (key, config, status, {', '.join(names)}, error, record) values ({', '.join('?' * len(row))}) "
                        "on conflict (key) do update set times = times + (status = 'done'), status = excluded.status, error = excluded.error, "
                        f"record = excluded.record, {', '.join(f'{c} = excluded.{c}' for c in names)}", row)
         db.executemany("delete from leases where key = ?", [(r.key,) for r in runs])
+
+
+def _real(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _blob(curve: np.ndarray | None) -> bytes | None:
@@ -505,7 +509,14 @@ def results(
     frame.attrs["missing"] = len(grid) - len(frame)
     return frame
 
-# %% ../nbs/08_runs.ipynb #c039
+# %% ../nbs/08_runs.ipynb #c031
+def everything(store: Store) -> pd.DataFrame:
+    "Every finished run of a store, without curves."
+    with store._explained():
+        runs = [Run(**json.loads(config)) for (config,) in store.db.execute("select config from runs where status = 'done'")]
+    return results(runs, store).drop(columns=list(CURVES))
+
+# %% ../nbs/08_runs.ipynb #c040
 @dataclass(frozen=True)
 class Kept:
     "A learned model with its training rows."

@@ -217,7 +217,7 @@ def test_shapes_of_everything():
     assert draws.shape == (7, 150, 4)
     np.testing.assert_array_equal(draws, fitted.impute(x, n_draws=7))
     assert (draws != fitted.impute(x, n_draws=7, random_state=1)).any()
-    assert (draws.std(0) > 0)[np.isnan(x)].mean() > 0.9 and (draws.std(0) == 0)[~np.isnan(x)].all()
+    assert (draws.std(0) > 0)[np.isnan(x)].mean() > 0.9 and (draws == draws[0])[:, ~np.isnan(x)].all()
     assert fitted.sample(11).shape == (11, 4) and fitted.reconstruct(x).shape == x.shape
     assert isinstance(fitted.score(x), float)
     codes = encoder().fit(x)
@@ -374,7 +374,6 @@ def test_import_is_lazy():
 
 # does it mean anything?
 
-@pytest.mark.slow
 def test_coverage_on_breast_cancer():
     x = load_breast_cancer().data
     x = (x - x.mean(0)) / x.std(0)

@@ -1,0 +1,277 @@
+"""The figures at the smoke profile: what is drawn, in which colours, from which numbers, and what is written beside it."""
+
+import csv
+import json
+import os
+import re
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from rvi_nb import plots
+from rvi_nb.claims import load_claims, plain
+from rvi_nb.data import DataError, fetch
+from rvi_nb.reproduce import NINE, PROFILES, find_figures, hyperparameter_runs, read_figure
+from rvi_nb.runs import Store, results
+
+FOLDER = Path(__file__).parent.parent / "nbs" / "figures"
+NAMES = [p.stem for p in find_figures([], FOLDER) if not p.stem.startswith("figS")]
+SIZE = PROFILES["smoke"]
+COLOUR = {m: to_hex(look["color"]) for m, look in plots.MODELS.items()}
+BASE = {"rvi", "vad", "vae"}
+
+
+def have_mnist() -> bool:
+    try: return bool(fetch("mnist"))
+    except DataError: return False
+
+
+pytestmark = pytest.mark.skipif(not have_mnist(), reason="MNIST is not available here")
+
+
+@pytest.fixture(scope="module")
+def drawn(smoke):
+    "The names that each figure notebook leaves behind, run in this process against the finished store."
+    cache, parameters = {}, dict(profile="smoke", out=str(smoke), store=str(smoke / "runs.sqlite"), jobs=0)
+
+    def names(name: str) -> dict:
+        if name not in cache:
+            found: dict = {"written": {p: p.read_bytes() for p in (smoke / name / f"{name}.{e}" for e in ("png", "svg", "csv"))}}
+            for cell in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells:
+                if cell.cell_type != "code": continue
+                exec(compile(cell.source, name, "exec"), found)
+                if "parameters" in cell.metadata.get("tags", []): found.update(parameters)
+            cache[name] = found
+        return cache[name]
+
+    here = os.getcwd()
+    os.chdir(FOLDER)
+    yield names
+    os.chdir(here)
+    matplotlib.pyplot.close("all")
+
+
+def lines(ax, dotted=True):
+    "The lines of a panel that show something: not legend entries, stars or the ends of error bars."
+    return [ln for ln in ax.lines if len(ln.get_xdata()) > 1 and ln.get_linestyle() != "None" and (dotted or ln.get_linestyle() != ":")]
+
+
+def by_colour(ax, dotted=True):
+    return {to_hex(ln.get_color()): ln for ln in lines(ax, dotted)}
+
+
+def same(line, values):
+    np.testing.assert_allclose(line.get_ydata(), values, rtol=1e-6)
+
+
+def mean_curve(frame, column="train_curve"):
+    return np.mean(np.stack(frame[column]).astype(float), axis=0)
+
+
+def stored(smoke, runs):
+    return results(runs, Store(smoke / "runs.sqlite"))
+
+
+# --- every figure -----------------------------------------------------------------------------------------------------
+
+def test_the_paper_has_eleven():
+    assert [n.split("_")[0] for n in NAMES] == [*(f"fig0{i}" for i in range(1, 8)), *(f"figA{i}" for i in range(1, 5))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_are_kept_without_outputs(name):
+    cells = [c for c in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells if c.cell_type == "code"]
+    assert not any(c.outputs or c.execution_count for c in cells)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_figure_names_a_colour_or_builds_a_model(name):
+    source = "\n".join(c.source for c in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells if c.cell_type == "code")
+    assert not re.search(r"color=|#[0-9a-fA-F]{6}|import torch|Relay|MLP", source)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_csv_has_a_row_for_each_cell_of_the_grid(name, smoke):
+    grid = read_figure(FOLDER / f"{name}.ipynb", dict(profile="smoke")).grid
+    with open(smoke / name / f"{name}.csv", newline="") as f: rows = list(csv.DictReader(f))
+    stages = 5 if name == "fig07_progression" else 1
+    assert len(set(grid)) == len(grid) and len(rows) == len(grid) * stages
+    key = lambda r: (r["dataset"], float(r["rate"]), int(r["seed"]), float(r["ratio"]), r["groups"], float(r["lr"]), float(r["posterior_lr"]), r["hidden"])
+    show = "+".join
+    want = {(r.dataset, r.rate, r.seed, r.ratio, show(map(str, r.groups)), r.lr, r.posterior_lr, show(map(str, r.hidden))) for r in grid}
+    assert {key(r) for r in rows} == want
+    loss = stored(smoke, grid)
+    if stages == 1:
+        column = lambda v: sorted(f"{x:.8g}" for x in v)
+        assert column(float(r["train_loss"]) for r in rows) == column(loss.train_loss)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_verdicts_are_written_and_shown(name, smoke, drawn):
+    claims = load_claims(smoke / name / "claims.json")
+    assert claims and claims == drawn(name)["claims"]
+    page = (smoke / name / f"{name}.html").read_text()
+    for claim in claims:
+        assert claim.figure == name and claim.cells and claim.text and not claim.missing
+        assert claim.verdict in page
+    assert all(c["verdict"] for c in json.loads((smoke / name / "claims.json").read_text()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_notebook_says_how_small_it_is_and_where_larger_runs_are(name, smoke):
+    outputs = [o for c in nbformat.read(smoke / name / f"{name}.ipynb", 4).cells if c.cell_type == "code" for o in c.outputs]
+    said = "\n".join(o["data"].get("text/markdown", "") for o in outputs if "data" in o)
+    assert f"The smoke profile has {SIZE.n_train:,} training rows instead of 10,000" in said and "standard" in said and "nan" not in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drawing_again_gives_the_same_files(name, smoke, drawn):
+    for path, before in drawn(name)["written"].items(): assert path.read_bytes() == before, path.name
+
+
+# --- one by one -------------------------------------------------------------------------------------------------------
+
+def panels(fig, n):
+    assert len(fig.axes) == n
+    return fig.axes
+
+
+def test_fig01(smoke, drawn):
+    found = drawn("fig01_hyperparameters")
+    frame = stored(smoke, hyperparameter_runs(SIZE))
+    for ax, dataset in zip(panels(found["fig"], len(SIZE.datasets)), SIZE.datasets, strict=True):
+        assert ax.get_yscale() == "log" and len(lines(ax)) == 6 and len(ax.collections) == 3
+        for model in BASE:
+            part = np.stack(frame[(frame.dataset == dataset) & (frame.model == model)].train_curve).astype(float)
+            mean, median = [ln for ln in lines(ax) if to_hex(ln.get_color()) == COLOUR[model]]
+            same(mean, part.mean(0))
+            same(median, np.median(part, 0))
+            assert median.get_linestyle() == ":"
+    factors = frame[["lr", "hidden", "rate"]].map(plain).drop_duplicates()
+    assert [factors[c].nunique() for c in factors] == [4, 3, 9]
+    assert (frame.lr == frame.posterior_lr).all()
+
+
+def test_fig02(smoke, drawn):
+    found = drawn("fig02_convergence")
+    frame, axes = stored(smoke, found["grid"]), panels(found["fig"], 3 * len(SIZE.datasets))
+    for i, (rate, dataset) in enumerate((r, d) for r in (0.0, 0.5, 0.9) for d in SIZE.datasets):
+        shown = by_colour(axes[i])
+        assert shown.keys() == {COLOUR[m] for m in BASE} and len(lines(axes[i])) == 3
+        for m in BASE: same(shown[COLOUR[m]], mean_curve(frame[(frame.dataset == dataset) & (frame.rate == rate) & (frame.model == m)]))
+
+
+@pytest.mark.parametrize("name, metric", [("fig03_test_loss", "test_loss"), ("fig04_imputation", "imputation_loss")])
+def test_fig03_and_fig04(name, metric, smoke, drawn):
+    found = drawn(name)
+    frame = stored(smoke, found["grid"])
+    for ax, dataset in zip(panels(found["fig"], len(SIZE.datasets)), SIZE.datasets, strict=True):
+        shown = by_colour(ax)
+        assert shown.keys() == {COLOUR[m] for m in BASE} and len(ax.containers) == 3
+        for m in BASE:
+            part = frame[(frame.dataset == dataset) & (frame.model == m)].groupby("rate")[metric]
+            same(shown[COLOUR[m]], part.mean())
+            assert tuple(shown[COLOUR[m]].get_xdata()) == SIZE.rates
+            bar = next(c for c in ax.containers if to_hex(c.lines[0].get_color()) == COLOUR[m]).lines[2][0].get_segments()
+            np.testing.assert_allclose([np.ptp(b[:, 1]) / 2 for b in bar], part.std(), rtol=1e-5)
+
+
+def test_fig05(smoke, drawn):
+    found = drawn("fig05_representation")
+    frame, (above, below) = stored(smoke, found["grid"]), panels(found["fig"], 2)  # MNIST is the only labelled one at smoke
+    assert (above.get_ylabel(), below.get_ylabel()) == ("classifier loss", "test accuracy")
+    for m in BASE:
+        part = frame[frame.model == m]
+        same(by_colour(above)[COLOUR[m]], mean_curve(part, "probe_curve"))
+        same(by_colour(below)[COLOUR[m]], part.groupby("rate").probe_accuracy.mean())
+    assert tuple(by_colour(below)[COLOUR["rvi"]].get_xdata()) == (0.0, *SIZE.rates)
+    assert frame.probe_accuracy.between(0, 1).all()
+
+
+def test_fig06(smoke, drawn):
+    found = drawn("fig06_posterior_lr")
+    frame = stored(smoke, found["grid"])
+    look = plots.looks("posterior_lr", frame.posterior_lr)
+    assert len(look) == 7
+    for ax, kind in zip(panels(found["fig"], 2), ("train", "test"), strict=True):
+        assert len(lines(ax)) == 14
+        for (model, lr), part in frame.groupby(["model", "posterior_lr"]):
+            dash = {"rvi": "-", "vad": ":"}[model]
+            [line] = [ln for ln in lines(ax) if ln.get_linestyle() == dash and to_hex(ln.get_color()) == to_hex(look[plain(lr)]["color"])]
+            same(line, mean_curve(part, f"{kind}_curve"))
+        stars = [ln for ln in ax.lines if ln.get_marker() == "*"]
+        lowest = frame.assign(end=[c[-1] for c in frame[f"{kind}_curve"]]).groupby(["model", "posterior_lr"]).end.mean().groupby("model").min()
+        np.testing.assert_allclose(sorted(s.get_ydata()[0] for s in stars), sorted(lowest), rtol=1e-6)
+
+
+def test_fig07(smoke, drawn):
+    found = drawn("fig07_progression")
+    axes, errors = panels(found["fig"], 5 * found["n_digits"]), found["errors"]
+    below = [ax.get_xlabel() for ax in axes[-5:]]
+    mean = errors.groupby("stage", sort=False).error.mean()
+    assert [b[:3] for b in below] == ["(a)", "(b)", "(c)", "(d)", "(e)"]
+    assert [b.split("\n")[1] for b in below[:4]] == [f"{e:.3f}" for e in mean[1:]]
+    whole = errors[errors.stage == "deviation"].set_index("seed").error
+    np.testing.assert_allclose(whole, stored(smoke, found["grid"]).set_index("seed").train_loss, rtol=1e-5)
+    hole = np.array(matplotlib.colors.to_rgb(plots.HOLE))
+    share = [np.isclose(ax.images[0].get_array(), hole).all(-1).mean() for ax in axes]
+    assert all(0.4 < s < 0.6 for s in share[4::5]) and not any(s for i, s in enumerate(share) if i % 5 != 4)
+
+
+def test_figA1(smoke, drawn):
+    found = drawn("figA1_relay_form")
+    frame = stored(smoke, found["grid"])
+    for ax, dataset in zip(panels(found["fig"], len(SIZE.datasets)), SIZE.datasets, strict=True):
+        shown = by_colour(ax)
+        assert shown.keys() == set(COLOUR.values()) and len(lines(ax)) == 4
+        part = frame[(frame.dataset == dataset) & (frame.model == "rvi")]
+        same(shown[COLOUR["rvi"]], mean_curve(part[part.ratio == 0.5]))
+        same(shown[COLOUR["rvi_cluster"]], mean_curve(part[part.ratio != 0.5]))
+    groups, ratio = found["clustering"][0].groups, found["clustering"][0].ratio
+    assert [max(1, round(ratio * k)) for k in groups] == [1, 1, 1]
+
+
+def test_figA2(smoke, drawn):
+    found = drawn("figA2_ratio")
+    frame = stored(smoke, found["grid"])
+    look, rvi = plots.looks("ratio", NINE), frame[frame.model == "rvi"]
+    for ax, first in zip(panels(found["fig"], 2), (0, SIZE.epochs // 2), strict=True):
+        shown = by_colour(ax)
+        assert len(lines(ax)) == 11
+        for ratio in NINE: same(shown[to_hex(look[ratio]["color"])], mean_curve(rvi[np.isclose(rvi.ratio, ratio)])[first:])
+        for m in ("vad", "vae"): same(shown[COLOUR[m]], mean_curve(frame[frame.model == m])[first:])
+
+
+def test_figA3(smoke, drawn):
+    found = drawn("figA3_groups")
+    axes = panels(found["fig"], 4 * found["n_digits"])
+    frame = stored(smoke, found["grid"])
+    loss = [frame[frame.groups == g].train_loss.mean() for g in ((25,), (25, 50), (25, 50, 100))]
+    assert [ax.get_xlabel() for ax in axes[-4:]] == [*(f"({c})\n{e:.3f}" for c, e in zip("abc", loss, strict=True)), "(d)"]
+    assert [ax.get_title() for ax in axes[:4]] == ["25", "25+50", "25+50+100", "input"]
+    np.testing.assert_allclose(found["seen"][0].errors[-1], frame[(frame.groups == (25,)) & (frame.seed == 0)].train_loss.item(), rtol=1e-5)
+
+
+def test_figA4(smoke, drawn):
+    found = drawn("figA4_boxes")
+    frame, axes = stored(smoke, found["grid"]), panels(found["fig"], 5)
+    hole = np.array(matplotlib.colors.to_rgb(plots.HOLE))
+    hidden = [np.isclose(axes[i].images[0].get_array(), hole).all(-1).sum() / found["n_images"] for i in (0, 2)]
+    assert 100 < hidden[0] <= 160 < hidden[1] <= 320  # boxes of 16 pixels, some of which overlap
+    for ax, n in ((axes[1], 10), (axes[3], 20)):
+        for m in BASE: same(by_colour(ax)[COLOUR[m]], mean_curve(frame[(frame.rate == n) & (frame.model == m)]))
+    for m in BASE: same(by_colour(axes[4])[COLOUR[m]], frame[frame.model == m].groupby("rate").imputation_loss.mean())
+
+
+# --- what two figures share is computed once --------------------------------------------------------------------------
+
+def test_no_run_is_computed_twice(smoke):
+    times = pd.read_sql("select times from runs", Store(smoke / "runs.sqlite").db).times
+    assert len(times) and (times == 1).all()
