@@ -508,7 +508,7 @@ def _known(name: str, names: Sequence[str]) -> str:
     return name
 
 # %% ../nbs/07_estimator.ipynb #c036
-class _Filler(_Stored):
+class _Filler(TransformerMixin, _Stored):
     "Fills holes."
 
     def transform(
@@ -555,7 +555,7 @@ class _Filler(_Stored):
         return np.hstack([full, self.indicator_.transform(np.where(seen, 0, np.nan))])
 
 # %% ../nbs/07_estimator.ipynb #c038
-class RelayImputer(TransformerMixin, _Filler):
+class RelayImputer(_Filler):
     "Fills the holes of a numeric table with what a relay, mean-field or amortised model expects there."
 
     def __init__(

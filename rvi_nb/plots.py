@@ -229,7 +229,7 @@ def curves(
     _curve_entries(ax, hue, look, dashes, sorted({key[-1] for key, _ in groups}, key=rank), median)
     _lost(ax, lost, "right")
     ax.set(xlabel=label("epoch"), ylabel=label(curve))
-    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True))
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     if log: _log_axis(ax)
 
 # %% ../nbs/10_plots.ipynb #c031
@@ -259,9 +259,10 @@ def _lost(ax: Axes, lost: dict[str, tuple[int, int]], side: str) -> None:
                 bbox=dict(facecolor="white", alpha=.8, edgecolor="none", pad=1), zorder=5)
 
 def _log_axis(ax: Axes) -> None:
-    "A logarithmic y axis with plain numbers at 1, 2 and 5."
+    "A logarithmic y axis with plain numbers at 1, 2 and 5, and at some more where the axis is short."
     ax.set_yscale("log")
-    ax.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5) if high > 6 * low else (1, 1.5, 2, 3, 4, 5, 7)))
     ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: label(float(v))))
     ax.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
 

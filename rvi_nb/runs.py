@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class Run:
         object.__setattr__(self, "variance", self.variance or VARIANCES[self.dataset])
         for name in ("hidden", "groups"): object.__setattr__(self, name, tuple(getattr(self, name)))
 
-    @property
+    @cached_property
     def key(self) -> str:
         "The run's name in the store: a hash of its fields, of the dataset and of the algorithm's version."
         text = json.dumps([asdict(self), digest(self.dataset), ALGORITHM], sort_keys=True, separators=(",", ":"))
@@ -242,7 +243,8 @@ class Store:
         self.path = Path(path)
         with self._explained():
             if not self.path.exists(): self._create()
-            if not self.path.read_bytes()[:16] == b"SQLite format 3\0": raise sqlite3.DatabaseError("it is not an SQLite file")
+            with self.path.open("rb") as file:
+                if file.read(16) != b"SQLite format 3\0": raise sqlite3.DatabaseError("it is not an SQLite file")
             self.db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
             problem = self.db.execute("pragma quick_check").fetchone()[0]
             if problem != "ok": raise sqlite3.DatabaseError(problem)
@@ -342,7 +344,8 @@ def _lease(store: Store, runs: Sequence[Run], keep: bool) -> list[Run]:
     now = time.time()
     with store.transaction() as db:
         taken = {key for key, owner, expires in db.execute("select * from leases") if expires > now and _alive(owner)}
-        ours = [r for r in runs if r.key not in taken | store.done(runs, keep)]
+        taken |= store.done(runs, keep)
+        ours = [r for r in runs if r.key not in taken]
         db.executemany("insert or replace into leases values (?, ?, ?)", [(r.key, _owner(), now + LEASE) for r in ours])
     return ours
 
@@ -446,7 +449,8 @@ def ensure(
 ) -> pd.DataFrame:  # a row per run that is done, in the order of the grid
     "The results of `grid`: what the store has not got is computed."
     grid, store = list(dict.fromkeys(grid)), store if isinstance(store, Store) else Store(store)
-    wanted = [r for r in grid if r.key not in store.done(grid, keep)]
+    have = store.done(grid, keep)
+    wanted = [r for r in grid if r.key not in have]
     unavailable = _available(wanted)
     wanted = [r for r in wanted if r.dataset not in unavailable]
     if wanted: _drive(wanted, store, jobs, scheduler, keep, progress)

@@ -109,7 +109,9 @@ def test_clone_and_joblib(make, tmp_path):
 
 def test_data_frames_in_and_out():
     x = pd.DataFrame(incomplete_iris() * [1, 1e6, 1e-6, 1], columns=list("abcd"))
-    out = imputer(add_indicator=True).set_output(transform="pandas").fit_transform(x)
+    fitted = imputer(add_indicator=True).set_output(transform="pandas")
+    out = fitted.fit_transform(x)
+    pd.testing.assert_frame_equal(fitted.transform(x), out)
     assert list(out.columns) == [*"abcd", *(f"missingindicator_{c}" for c in "abcd")]
     assert out.notna().all().all() and (out.index == x.index).all()
     pd.testing.assert_frame_equal(out[list("abcd")].where(x.notna()), x)
