@@ -35,7 +35,7 @@ def coasting_table(
 _FAST = {"contract", "arcp", "nsz"}  # no NaN or reassociation assumptions: a diverged run must stay visibly diverged
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _read_cpu(state, last, rows, step, lr, tail, beta1, beta2, out):  # state (R, N, 3, W), rows (R, B), out (R, B, W)
     tiny = out.dtype.type(1e-30)
     for i in range(rows.size):
@@ -48,7 +48,7 @@ def _read_cpu(state, last, rows, step, lr, tail, beta1, beta2, out):  # state (R
             out[r, b, j] = p[j] - way * m[j] / (np.sqrt(v[j]) + tiny)
 
 # %% ../nbs/05_optim.ipynb #c011
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _update_cpu(state, last, rows, step, lr, beta1, beta2, eps, value, grad):
     one, tiny = value.dtype.type(1), value.dtype.type(1e-30)
     b1, b2 = value.dtype.type(beta1), value.dtype.type(beta2)
@@ -117,7 +117,7 @@ class RowAdam:
         self.last[run, rows] = step
 
 # %% ../nbs/05_optim.ipynb #c017
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _adam_cpu(p, m, v, g, size, beta1, beta2, root, eps):  # p, m, v, g: (R, P)
     one, b1, b2 = p.dtype.type(1), p.dtype.type(beta1), p.dtype.type(beta2)
     root, eps, chunks = p.dtype.type(root), p.dtype.type(eps), (p.shape[1] + 4095) // 4096
@@ -143,17 +143,17 @@ class Adam:
         self.params, self.betas, self.eps, self.step_count = list(params), betas, eps, 0
         self.lrs = [lr.to(p.device, torch.float64) for p, lr in zip(params, lrs, strict=True)]
         self.means = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.params]
+        self.flat = [[t.detach().view(len(t), -1).numpy() if t.is_cpu else t for t in (p, *mv)] for p, mv in zip(self.params, self.means, strict=True)]
 
     @torch.no_grad()
     def step(self) -> None:
         "Move every parameter by its gradient, and forget the gradient."
         self.step_count += 1
         (b1, b2), n = self.betas, self.step_count
-        for p, (m, v), lr in zip(self.params, self.means, self.lrs, strict=True):
+        for p, (m, v), flat, lr in zip(self.params, self.means, self.flat, self.lrs, strict=True):
             size, root = lr / (1 - b1**n), 1 / (1 - b2**n) ** 0.5
             if p.is_cpu:
-                flat = [t.view(len(t), -1).numpy() for t in (p, m, v, p.grad.contiguous())]
-                _adam_cpu(*flat, size.numpy(), b1, b2, root, self.eps)
+                _adam_cpu(*flat, p.grad.contiguous().view(len(p), -1).numpy(), size.numpy(), b1, b2, root, self.eps)
             else:
                 m.lerp_(p.grad, 1 - b1)
                 v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)

@@ -316,8 +316,9 @@ def mark_best(
         ax.plot([row.epoch], [row["mean"]], marker="*", markersize=11, color=look[best[value]]["color"], markeredgecolor="0.15",
                 markeredgewidth=.7, linestyle="none", clip_on=False, zorder=6)
     said = "\n".join(f"{label(k)} best at {label(v)}" for k, v in sorted(best.items(), key=lambda b: list(looks(by, best)).index(b[0])))
-    ax.text(.97, .97, said, transform=ax.transAxes, ha="right", va="top", fontsize=8, color="0.15",
-            bbox=dict(facecolor="white", alpha=.8, edgecolor="none", pad=1), zorder=5)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high * (high / low) ** .15 if ax.get_yscale() == "log" else high + .15 * (high - low))  # room for the text
+    ax.text(.97, .97, said, transform=ax.transAxes, ha="right", va="top", fontsize=8, color="0.15", zorder=5)
     return best
 
 # %% ../nbs/10_plots.ipynb #c046

@@ -31,15 +31,20 @@ def keep_top_mask(
     return mask
 
 # %% ../nbs/03_posterior.ipynb #c011
+@njit(cache=True, fastmath={"nnan", "nsz"})  # without these a maximum is not vectorised
+def _largest(size):
+    top = size[0]
+    for j in range(size.shape[0]):
+        top = max(top, size[j])
+    return top
+
+
 @njit(cache=True)
 def _threshold(size, want):  # size: |a| of one group, padded with -1 to a multiple of 32
     "A value with exactly `want` entries of `size` at or above it or, where equals prevent that, the value of the equals."
-    one = size.dtype.type(1)
-    low, high = 0 * one, 0 * one
-    for j in range(size.shape[0]):
-        high = max(high, size[j])
-    high = one * 1.0001 * high + one * 2e-38
-    middle = (low + high) / (one + one)
+    half, low = size.dtype.type(0.5), size.dtype.type(0)
+    high = size.dtype.type(1.0001) * _largest(size) + size.dtype.type(2e-38)
+    middle = half * (low + high)
     while low < middle < high:
         count = np.int32(0)
         for j in range(size.shape[0]):
@@ -50,7 +55,7 @@ def _threshold(size, want):  # size: |a| of one group, padded with -1 to a multi
             low = middle
         else:
             high = middle
-        middle = (low + high) / (one + one)
+        middle = half * (low + high)
     return low
 
 # %% ../nbs/03_posterior.ipynb #c012
@@ -117,6 +122,26 @@ def keep_top(a: Tensor, groups: Sequence[int], n_kept: Sequence[int]) -> Tensor:
     return _KeepTop.apply(a, groups, n_kept)
 
 # %% ../nbs/03_posterior.ipynb #c018
+@njit(cache=True)
+def _join_cpu(to_kept, mask, to_mean, to_log_var, out):  # (rows, K), (rows, K), (rows, t), (rows, t) -> out (rows, K + 2t)
+    "The gradient of a row's own numbers from the gradients of its parts."
+    k, t, zero = mask.shape[1], to_mean.shape[1], out.dtype.type(0)
+    for i in range(mask.shape[0]):
+        for j in range(k):
+            out[i, j] = to_kept[i, j] if mask[i, j] else zero
+        for j in range(t):
+            out[i, k + j] = to_mean[i, j]
+            out[i, k + t + j] = to_log_var[i, j]
+
+
+def _join(to_kept: Tensor, mask: Tensor, to_mean: Tensor, to_log_var: Tensor) -> Tensor:
+    if not to_kept.is_cpu: return torch.cat([to_kept * mask, to_mean, to_log_var], -1)
+    parts = [t.contiguous().view(-1, t.shape[-1]).numpy() for t in (to_kept, mask, to_mean, to_log_var)]
+    out = to_kept.new_empty(*mask.shape[:-1], mask.shape[-1] + 2 * to_mean.shape[-1])
+    _join_cpu(*parts, out.view(-1, out.shape[-1]).numpy())
+    return out
+
+
 class _Place(torch.autograd.Function):
     "(local, relays) -> mean and log-variance of z."
 
@@ -130,11 +155,7 @@ class _Place(torch.autograd.Function):
     @staticmethod
     def backward(ctx, to_mean, to_log_var):  # both (R, B, t)
         kept, mask, relays = ctx.saved_tensors
-        k, t = relays.shape[1:]
-        to_local = to_mean.new_empty(*kept.shape[:-1], k + 2 * t)
-        torch.mul(torch.bmm(to_mean, relays.mT), mask, out=to_local[..., :k])
-        to_local[..., k : k + t] = to_mean
-        to_local[..., k + t :] = to_log_var
+        to_local = _join(torch.bmm(to_mean, relays.mT), mask, to_mean, to_log_var)
         to_relays = torch.bmm(kept.mT, to_mean) if ctx.needs_input_grad[1] else None
         return to_local, to_relays, None, None
 
