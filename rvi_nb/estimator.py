@@ -26,7 +26,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 from torch import Tensor
 from torch.distributions import Normal
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .data import generator
 from .decoder import MLP, decoder
