@@ -42,9 +42,10 @@ class MLP(nn.Module):
         self.biases = nn.ParameterList([b for _, b in layers])  # each (R, 1, o)
 
     def forward(self, h: Tensor) -> Tensor:  # (R, B, inputs) -> (R, B, outputs)
-        for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
+        *inner, (last, bias) = zip(self.weights, self.biases, strict=True)
+        for w, b in inner:
             h = torch.baddbmm(b, h, w).relu_()
-        return torch.baddbmm(self.biases[-1], h, self.weights[-1])
+        return torch.baddbmm(bias, h, last)
 
 # %% ../nbs/02_decoder.ipynb #c012
 def decoder(

@@ -343,6 +343,11 @@ def stored(tmp_path_factory):
     return path, path.read_bytes()
 
 
+def heed_interrupts():
+    "A process started in the background ignores SIGINT, and so would its children."
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted_fit_leaves_no_file(tmp_path):
     program = textwrap.dedent("""
         import sys, numpy as np
@@ -352,7 +357,7 @@ def test_interrupted_fit_leaves_no_file(tmp_path):
         say = lambda epoch, error: print("epoch", flush=True)
         RelayImputer(max_epochs=100000, patience=100000, variance=0.1, callbacks=[say]).fit(x).save(sys.argv[1])
     """)
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     assert process.stdout.readline() == "ready\n" and process.stdout.readline() == "epoch\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0

@@ -147,12 +147,17 @@ def test_parquet(folder):
     failed(run(folder / "bad.parquet", folder / "o.parquet"), 1)
 
 
+def heed_interrupts():
+    "A process started in the background ignores SIGINT, and so would its children."
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted_leaves_nothing(folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(3000, 8))).mask(rng.random((3000, 8)) < 0.3)
     frame.to_csv(folder / "large.csv", index=False)
     command = [sys.executable, "-c", "from rvi_nb.cli import main; main()", "impute", "large.csv", "out.csv", "--save-model", "m"]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     assert "holes" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0

@@ -26,7 +26,8 @@ NUMBERS = ["train_loss", "test_loss", "imputation_loss"]
 
 def rvi(*args, **options):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-m", "rvi_nb.cli", *map(str, args)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    command = Path(sys.executable).with_name("rvi")
+    return subprocess.Popen([command, *map(str, args)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
 def finish(process):
@@ -180,7 +181,7 @@ def test_a_full_disk_is_reported_and_the_store_stays_whole(tmp_path):
         assert len(results(GRID[:2], Store(small / "runs.sqlite"))) == 2
         assert len(ensure(GRID, Store(small / "runs.sqlite"), jobs=0, progress=False)) == len(GRID)
     finally:
-        subprocess.run(["umount", small], check=True)
+        subprocess.run(["umount", "--lazy", small], check=True)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
