@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'PATTERNS', 'ALGORITHM', 'FREE', 'COLUMNS', 'CURVES', 'LEASE', 'Run', 'product', 'shape_of', 'observed',
            'GroupData', 'group_data', 'build', 'one_thread', 'compute', 'StoreError', 'record', 'Store', 'work',
-           'group', 'Inline', 'executor', 'ensure', 'results', 'everything', 'Kept', 'kept']
+           'group', 'Inline', 'follow_driver', 'executor', 'ensure', 'results', 'everything', 'Kept', 'kept']
 
 # %% ../nbs/08_runs.ipynb #c002
 import hashlib
@@ -397,7 +397,7 @@ class Inline(Executor):
         return future
 
 
-def _worker() -> None:
+def follow_driver() -> None:
     "Prepare a pool worker: leave Ctrl-C to the driver, and follow the driver if it dies."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
@@ -422,7 +422,7 @@ def executor(
     elif jobs == 0: yield Inline(), 1
     else:
         jobs = jobs or os.cpu_count() or 1
-        pool = ProcessPoolExecutor(jobs, get_context("spawn"), _worker)
+        pool = ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver)
         try: yield pool, jobs
         except BaseException:
             for process in list((pool._processes or {}).values()): process.terminate()
