@@ -386,7 +386,7 @@ def reproduce(
 def _run_notebooks(figures: Sequence[Figure], parameters: dict, out: Path, jobs: int) -> dict[str, str]:
     "Run notebooks, `jobs` at a time, each in a kernel of its own; the error of each, or an empty string."
     outcomes: dict[str, str] = {}
-    with ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver, (os.getpid(),)) as pool:
         futures = {pool.submit(_execute, f.path, out / f.name, parameters): f.name for f in figures}
         for future in tqdm(as_completed(futures), total=len(futures), desc="figures", unit="figure", disable=not futures):
             error = future.exception()

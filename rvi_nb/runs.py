@@ -397,13 +397,12 @@ class Inline(Executor):
         return future
 
 
-def follow_driver() -> None:
-    "Prepare a pool worker: leave Ctrl-C to the driver, and follow the driver if it dies."
+def follow_driver(driver: int) -> None:
+    "Prepare a pool worker: leave Ctrl-C to the driver (a process id), and follow it if it dies, or has died already."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
 
     def follow():
-        while os.getppid() == parent: time.sleep(0.5)
+        while os.getppid() == driver: time.sleep(0.5)
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
@@ -422,7 +421,7 @@ def executor(
     elif jobs == 0: yield Inline(), 1
     else:
         jobs = jobs or os.cpu_count() or 1
-        pool = ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver)
+        pool = ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver, (os.getpid(),))
         try: yield pool, jobs
         except BaseException:
             for process in list((pool._processes or {}).values()): process.terminate()

@@ -62,7 +62,7 @@ def test_killed_ten_times_and_resumed(undisturbed, tmp_path):
             process.wait(timeout=moments.uniform(0.1, 0.7) * took)
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.communicate(timeout=60)  # a worker that outlives its driver would keep the pipe open
     code, output = finish(rvi("reproduce", *FIGURES, "--profile", "smoke", "--out", tmp_path))
     assert code == 0, output
     assert csvs(tmp_path) == csvs(reference)
