@@ -81,6 +81,8 @@ def one_line() -> Iterator[None]:
     "A mistake in the arguments is a usage error (status 2); a store or a disk that fails ends with status 1."
     try:
         yield
+    except ImportError as e:
+        raise click.ClickException(f"{e}: pip install 'rvi_nb[reproduce]'") from None
     except ValueError as e:
         raise click.UsageError(str(e)) from None
     except (RuntimeError, OSError) as e:
