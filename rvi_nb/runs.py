@@ -45,7 +45,7 @@ from .posterior import Amortised, MeanField, Relay
 
 # %% ../nbs/08_runs.ipynb #c005
 MODELS, PATTERNS = ("rvi", "vad", "vae"), ("mcar", "boxes")
-ALGORITHM = 1  # to be raised by hand when the same Run would give other numbers than before
+ALGORITHM = 1  # to be raised by hand when the same Run would give other numbers than before, or when a default changes
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,9 @@ class Run:
 
     @cached_property
     def key(self) -> str:
-        "The run's name in the store: a hash of its fields, of the dataset and of the algorithm's version."
-        text = json.dumps([asdict(self), digest(self.dataset), ALGORITHM], sort_keys=True, separators=(",", ":"))
+        "The run's name in the store: a hash of what differs from the defaults, of the dataset and of the algorithm's version."
+        told = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        text = json.dumps([told, digest(self.dataset), ALGORITHM], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 # %% ../nbs/08_runs.ipynb #c008
