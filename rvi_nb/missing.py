@@ -9,6 +9,7 @@ __all__ = ['mcar', 'boxes', 'Incomplete', 'incomplete', 'from_nan', 'to_nan']
 from dataclasses import dataclass
 
 import torch
+from numba import njit
 from torch import Tensor
 
 # %% ../nbs/01_missing.ipynb #c005
@@ -43,6 +44,18 @@ def boxes(
     return ~hidden.flatten(1)
 
 # %% ../nbs/01_missing.ipynb #c012
+@njit(cache=True)
+def _batch_cpu(x, mask, index, rows, values, seen):  # (n, d), (R, N, d), (R, N), (R, B) -> values, seen (R, B, d)
+    "Gather the masks of `rows`, and their values with zeros at the holes."
+    for i in range(rows.size):
+        r, b = i // rows.shape[1], i % rows.shape[1]
+        row, there, value, s = x[index[r, rows[r, b]]], mask[r, rows[r, b]], values[r, b], seen[r, b]
+        zero = x.dtype.type(0)
+        for j in range(x.shape[1]):
+            s[j] = there[j]
+            value[j] = row[j] if there[j] else zero
+
+# %% ../nbs/01_missing.ipynb #c013
 @dataclass(frozen=True)
 class Incomplete:
     "Values shared by all runs, and for each run the rows it uses and what it has observed of them."
@@ -61,6 +74,11 @@ class Incomplete:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         "The zero-filled values and the mask of `rows` (R, B): both (R, B, d)."
+        if self.x.is_cpu:
+            shape = (*rows.shape, self.n_features)
+            x, mask = self.x.new_empty(shape), torch.empty(shape, dtype=torch.bool)
+            _batch_cpu(*(t.numpy() for t in (self.x, self.mask, self.index, rows, x, mask)))
+            return x, mask
         run = torch.arange(self.n_runs, device=rows.device)[:, None]
         mask = self.mask[run, rows]
         return torch.where(mask, self.x[self.index[run, rows]], 0), mask
@@ -69,7 +87,7 @@ class Incomplete:
         "The same data on another device."
         return Incomplete(self.x.to(device), self.mask.to(device), self.index.to(device))
 
-# %% ../nbs/01_missing.ipynb #c014
+# %% ../nbs/01_missing.ipynb #c015
 def incomplete(
     x: Tensor,  # (n, d)
     mask: Tensor,  # (N, d) for one run or (R, N, d)
@@ -85,7 +103,7 @@ def incomplete(
         raise ValueError(f"mask {tuple(mask.shape)} and index {tuple(index.shape)} do not fit x {tuple(x.shape)}")
     return Incomplete(x.contiguous(), mask.contiguous(), index.contiguous())
 
-# %% ../nbs/01_missing.ipynb #c017
+# %% ../nbs/01_missing.ipynb #c018
 def from_nan(
     x: Tensor,  # any shape, NaN where missing
 ) -> tuple[Tensor, Tensor]:  # zero-filled values, mask

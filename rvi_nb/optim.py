@@ -37,20 +37,19 @@ _FAST = {"contract", "arcp", "nsz"}  # no NaN or reassociation assumptions: a di
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _read_cpu(state, last, rows, step, lr, tail, beta1, beta2, out):  # state (R, N, 3, W), rows (R, B), out (R, B, W)
-    tiny = out.dtype.type(1e-30)
     for i in range(rows.size):
         r, b = i // rows.shape[1], i % rows.shape[1]
         n = rows[r, b]
         s, k = last[r, n], step - last[r, n]
         way = out.dtype.type(lr[r] * (tail[s] - (beta1 / np.sqrt(beta2)) ** k * tail[s + k]))
-        p, m, v = state[r, n, 0], state[r, n, 1], state[r, n, 2]
+        p, d, value = state[r, n, 0], state[r, n, 1], out[r, b]
         for j in range(p.shape[0]):
-            out[r, b, j] = p[j] - way * m[j] / (np.sqrt(v[j]) + tiny)
+            value[j] = p[j] - way * d[j]
 
 # %% ../nbs/05_optim.ipynb #c011
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _update_cpu(state, last, rows, step, lr, beta1, beta2, eps, value, grad):
-    one, tiny = value.dtype.type(1), value.dtype.type(1e-30)
+    one, tiny, floor = value.dtype.type(1), value.dtype.type(1e-30), value.dtype.type(eps)
     b1, b2 = value.dtype.type(beta1), value.dtype.type(beta2)
     root = value.dtype.type(1 / np.sqrt(1 - beta2**step))
     for i in range(rows.size):
@@ -58,14 +57,14 @@ def _update_cpu(state, last, rows, step, lr, beta1, beta2, eps, value, grad):
         n = rows[r, b]
         k = step - last[r, n]  # this step ages m and v once, the k - 1 before it as often
         age1, age2 = value.dtype.type(beta1**k), value.dtype.type(beta2**k)
-        size, floor = value.dtype.type(lr[r] / (1 - beta1**step)), value.dtype.type(eps)
-        p, m, v = state[r, n, 0], state[r, n, 1], state[r, n, 2]
+        size = value.dtype.type(lr[r] / (1 - beta1**step))
+        p, d, w, old, g = state[r, n, 0], state[r, n, 1], state[r, n, 2], value[r, b], grad[r, b]
         for j in range(p.shape[0]):
-            g = grad[r, b, j]
-            new = age1 * m[j] + (one - b1) * g
-            m[j] = new if abs(new) > tiny else new - new
-            v[j] = age2 * v[j] + (one - b2) * g * g
-            p[j] = value[r, b, j] - size * new / (np.sqrt(v[j]) * root + floor)
+            m = age1 * d[j] * w[j] + (one - b1) * g[j]
+            m = m if abs(m) > tiny else m - m
+            w[j] = np.sqrt(age2 * w[j] * w[j] + (one - b2) * g[j] * g[j])
+            d[j] = m / (w[j] + tiny)
+            p[j] = old[j] - size * m / (w[j] * root + floor)
         last[r, n] = step
 
 # %% ../nbs/05_optim.ipynb #c013
@@ -81,7 +80,7 @@ class RowAdam:
         eps: float = 1e-8,
     ):
         n_runs, n_rows, width = start.shape
-        self.state = start.new_zeros(n_runs, n_rows, 3, width)  # p, m and v of a row side by side
+        self.state = start.new_zeros(n_runs, n_rows, 3, width)  # p, d and w of a row side by side
         self.state[:, :, 0] = start
         self.last = torch.zeros(n_runs, n_rows, dtype=torch.int64, device=start.device)
         self.lr, self.betas, self.eps = lr.to(start.device, torch.float64), betas, eps
@@ -95,10 +94,10 @@ class RowAdam:
             _read_cpu(*arrays, step, self.lr.numpy(), self.tail.numpy(), *self.betas, out.numpy())
             return out
         run = torch.arange(len(rows), device=rows.device)[:, None]
-        p, m, v = self.state[run, rows].unbind(2)
+        p, d, _ = self.state[run, rows].unbind(2)
         s, rho = self.last[run, rows], self.betas[0] / self.betas[1] ** 0.5
         way = self.lr[:, None] * (self.tail[s] - rho ** (step - s) * self.tail[step])
-        return p - way[..., None].to(p.dtype) * m / (v.sqrt() + 1e-30)
+        return p - way[..., None].to(p.dtype) * d
 
     def update(self, rows: Tensor, value: Tensor, grad: Tensor, step: int) -> None:
         "Make step number `step` for `rows`, whose values after the step before are `value`."
@@ -108,26 +107,25 @@ class RowAdam:
             return
         run = torch.arange(len(rows), device=rows.device)[:, None]
         (b1, b2), age = self.betas, (step - self.last[run, rows])[..., None]
-        _, m, v = self.state[run, rows].unbind(2)
-        m = (b1**age).to(m.dtype) * m + (1 - b1) * grad
-        v = (b2**age).to(v.dtype) * v + (1 - b2) * grad.square()
+        _, d, w = self.state[run, rows].unbind(2)
+        m = (b1**age).to(d.dtype) * d * w + (1 - b1) * grad
+        w = ((b2**age).to(w.dtype) * w.square() + (1 - b2) * grad.square()).sqrt()
         size = (self.lr / (1 - b1**step)).to(m.dtype)[:, None, None]
-        p = value.detach() - size * m / ((v / (1 - b2**step)).sqrt() + self.eps)
-        self.state[run, rows] = torch.stack([p, m, v], 2)
+        p = value.detach() - size * m / (w / (1 - b2**step) ** 0.5 + self.eps)
+        self.state[run, rows] = torch.stack([p, m / (w + 1e-30), w], 2)
         self.last[run, rows] = step
 
 # %% ../nbs/05_optim.ipynb #c017
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _adam_cpu(p, m, v, g, size, beta1, beta2, root, eps):  # p, m, v, g: (R, P)
-    one, b1, b2 = p.dtype.type(1), p.dtype.type(beta1), p.dtype.type(beta2)
-    root, eps, chunks = p.dtype.type(root), p.dtype.type(eps), (p.shape[1] + 4095) // 4096
-    for i in range(p.shape[0] * chunks):
-        r, start = i // chunks, 4096 * (i % chunks)
-        step = p.dtype.type(size[r])
-        for j in range(start, min(start + 4096, p.shape[1])):
-            m[r, j] = b1 * m[r, j] + (one - b1) * g[r, j]
-            v[r, j] = b2 * v[r, j] + (one - b2) * g[r, j] * g[r, j]
-            p[r, j] -= step * m[r, j] / (np.sqrt(v[r, j]) * root + eps)
+def _adam_cpu(params, means, squares, grads, size, beta1, beta2, root, eps):  # each (R, P), size (R,)
+    one, b1, b2 = params.dtype.type(1), params.dtype.type(beta1), params.dtype.type(beta2)
+    root, eps = params.dtype.type(root), params.dtype.type(eps)
+    for r in range(params.shape[0]):
+        p, m, v, g, step = params[r], means[r], squares[r], grads[r], params.dtype.type(size[r])
+        for j in range(p.shape[0]):
+            m[j] = b1 * m[j] + (one - b1) * g[j]
+            v[j] = b2 * v[j] + (one - b2) * g[j] * g[j]
+            p[j] -= step * m[j] / (np.sqrt(v[j]) * root + eps)
 
 # %% ../nbs/05_optim.ipynb #c018
 class Adam:
@@ -141,7 +139,7 @@ class Adam:
         eps: float = 1e-8,
     ):
         self.params, self.betas, self.eps, self.step_count = list(params), betas, eps, 0
-        self.lrs = [lr.to(p.device, torch.float64) for p, lr in zip(params, lrs, strict=True)]
+        self.lrs = [lr.double().numpy(force=True) for _, lr in zip(params, lrs, strict=True)]
         self.means = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.params]
         self.flat = [[t.detach().view(len(t), -1).numpy() if t.is_cpu else t for t in (p, *mv)] for p, mv in zip(self.params, self.means, strict=True)]
 
@@ -153,9 +151,9 @@ class Adam:
         for p, (m, v), flat, lr in zip(self.params, self.means, self.flat, self.lrs, strict=True):
             size, root = lr / (1 - b1**n), 1 / (1 - b2**n) ** 0.5
             if p.is_cpu:
-                _adam_cpu(*flat, p.grad.contiguous().view(len(p), -1).numpy(), size.numpy(), b1, b2, root, self.eps)
+                _adam_cpu(*flat, p.grad.contiguous().view(len(p), -1).numpy(), size, b1, b2, root, self.eps)
             else:
                 m.lerp_(p.grad, 1 - b1)
                 v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
-                p.sub_(size.to(p.dtype).view(-1, *[1] * (p.ndim - 1)) * m / (v.sqrt() * root + self.eps))
+                p.sub_(torch.from_numpy(size).to(p).view(-1, *[1] * (p.ndim - 1)) * m / (v.sqrt() * root + self.eps))
             p.grad = None

@@ -194,7 +194,7 @@ class Relay(nn.Module):
         "Coefficients (.., K), deviation (.., t) and log-variance (.., t)."
         return local.split([sum(self.groups), self.latent, self.latent], -1)
 
-    def forward(self, local: Tensor, x: Tensor | None = None, mask: Tensor | None = None) -> Normal:  # (R, B, n_local)
+    def forward(self, local: Tensor, x: Tensor | None = None, mask: Tensor | None = None, noise: Tensor | None = None) -> Normal:  # (R, B, n_local)
         mean, log_var = _Place.apply(local, self.relays, self.groups, self.n_kept)
         return Normal(mean, (0.5 * log_var).exp(), validate_args=False)
 
@@ -225,7 +225,7 @@ class MeanField(nn.Module):
         mean = 0.001 * torch.stack(draws)
         return torch.cat([mean, torch.full_like(mean, -4.0)], -1)
 
-    def forward(self, local: Tensor, x: Tensor | None = None, mask: Tensor | None = None) -> Normal:
+    def forward(self, local: Tensor, x: Tensor | None = None, mask: Tensor | None = None, noise: Tensor | None = None) -> Normal:
         mean, log_var = local.chunk(2, -1)
         return Normal(mean, (0.5 * log_var).exp(), validate_args=False)
 
@@ -250,6 +250,6 @@ class Amortised(nn.Module):
         "Nothing: no row has parameters of its own."
         return torch.zeros(len(self.seeds), n, 0)
 
-    def forward(self, local: Tensor | None, x: Tensor, mask: Tensor | None = None) -> Normal:  # x: (R, B, d) zero-filled
+    def forward(self, local: Tensor | None, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Normal:  # x (R, B, d) zero-filled
         mean, log_var = self.encoder(x).chunk(2, -1)
         return Normal(mean, (0.5 * log_var).exp(), validate_args=False)
