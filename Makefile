@@ -1,11 +1,13 @@
 # make reproduce   every figure at the quick profile, into reports/quick/
 # make test        everything CI runs
+# make docs        the book, into _docs/
+# make lint        ruff and mypy
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PROFILE ?= quick
 
-.PHONY: setup data browser test reproduce bench readme lab clean
+.PHONY: setup data browser test lint reproduce bench readme docs lab clean
 
 setup: $(VENV)/.ready
 
@@ -25,18 +27,31 @@ browser:
 test: setup data browser
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal
 
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
 reproduce: setup
 	$(BIN)/rvi reproduce --profile $(PROFILE)
 
 bench: setup
 	$(BIN)/python bench/speed.py
+	$(BIN)/python bench/imputation.py
+	$(BIN)/python bench/imputer_scale.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m nbconvert --log-level ERROR --to notebook --execute --inplace bench/speed.ipynb bench/comparison.ipynb
+	$(BIN)/nbdev_clean --fname bench
 
 readme: setup
-	$(BIN)/python -m nbconvert --log-level ERROR --to markdown --stdout nbs/index.ipynb > README.md.part
+	$(BIN)/python -m nbconvert --log-level ERROR --to markdown --stdout --TagRemovePreprocessor.enabled=True \
+	  --TagRemovePreprocessor.remove_input_tags hide-input nbs/index.ipynb > README.md.part
 	mv README.md.part README.md
+
+docs: setup
+	$(BIN)/python docs/build.py
 
 lab: setup
 	$(BIN)/jupyter lab nbs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis reports/smoke reports/quick
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache _docs _proc reports/smoke reports/quick

@@ -1,25 +1,52 @@
-"""What several test files share: one reproduction at the smoke profile."""
+"""What several test files share: one reproduction at the smoke profile, and one browser."""
 
 import fcntl
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rvi_nb.reproduce import reproduce
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
 
 @pytest.fixture(scope="session")
-def smoke(request, tmp_path_factory) -> Path:
-    "The folder of a smoke reproduction of all figures, made once per test session, by whichever worker asks for it first."
+def once(request, tmp_path_factory) -> Callable:
+    "Gives the folder that `make` fills, once per test session, by whichever worker asks for it first."
     worker = hasattr(request.config, "workerinput")
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if worker else base) / f"smoke-{request.config.workerinput['testrunuid'] if worker else 'alone'}"
-    folder.mkdir(exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = folder / "done"
-        if not done.exists():
-            good = reproduce(profile="smoke", out=folder / "out", jobs=2)
-            done.write_text("ok" if good else "failed")
-        assert done.read_text() == "ok", f"the smoke reproduction failed: see {folder / 'out'}"
-    return folder / "out"
+    base = tmp_path_factory.getbasetemp().parent if worker else tmp_path_factory.getbasetemp()
+    session = request.config.workerinput["testrunuid"] if worker else "alone"
+
+    def once(name: str, make: Callable[[Path], bool]) -> Path:
+        folder = base / f"{name}-{session}"
+        folder.mkdir(exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = folder / "done"
+            if not done.exists():
+                done.write_text("ok" if make(folder / "out") else "failed")
+            assert done.read_text() == "ok", f"making {name} failed: see {folder / 'out'}"
+        return folder / "out"
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def smoke(once) -> Path:
+    "The folder of a smoke reproduction of all figures."
+    return once("smoke", lambda out: reproduce(profile="smoke", out=out, jobs=2))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM:
+        pytest.skip("no Chromium here, and it could not be installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as p:
+        chromium = p.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()
