@@ -9,7 +9,7 @@ __all__ = ['MixtureRelay', 'slope', 'refine', 'Stepping', 'Refined', 'SemiAmorti
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Normal
 
 from .decoder import MLP
@@ -82,7 +82,7 @@ def refine(
 
 # %% ../nbs/04b_alternatives.ipynb #c020
 class _Predict(torch.autograd.Function):
-    "Pass on q_K as it is; send back the gradient of KL(q_K || q_0) to the parameters of q_0, whatever arrives."
+    "Pass on q_K as it is; send back the gradient of KL(q_0 || q_K) to the parameters of q_0, whatever arrives."
 
     @staticmethod
     def forward(ctx, mean0, log_var0, mean, log_var):  # all (R, B, t)
@@ -92,12 +92,14 @@ class _Predict(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *ignored):
         mean0, log_var0, mean, log_var = ctx.saved_tensors
-        precision, off = (-log_var0).exp(), mean0 - mean
-        return off * precision, 0.5 * (1 - (log_var.exp() + off.square()) * precision), None, None
+        precision = (-log_var).exp()
+        return (mean0 - mean) * precision, 0.5 * (log_var0.exp() * precision - 1), None, None
 
 # %% ../nbs/04b_alternatives.ipynb #c022
 class Stepping(Amortised):
     "An encoder whose q_0 is improved by steps through a decoder; how it learns from that is for the subclasses to say."
+
+    precision: Tensor  # (R,)
 
     def __init__(
         self,
@@ -137,10 +139,11 @@ class SemiAmortised(Stepping):
     "The semi-amortised VAE: the gradient of the ELBO at q_K flows through the steps, to the encoder and to the decoder."
 
     def forward(self, local: Tensor | None, x: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Normal:
-        mean, log_var = self._walk(*self.encoder(x).chunk(2, -1), x, mask, noise)
+        mean, log_var = self.encoder(x).chunk(2, -1)
+        mean, log_var = self._walk(mean, log_var, x, mask, noise)
         return Normal(mean, (0.5 * log_var).exp(), validate_args=False)
 
-# %% ../nbs/04b_alternatives.ipynb #c038
+# %% ../nbs/04b_alternatives.ipynb #c039
 class LadderDecoder(MLP):
     "p(x|u): u_2 is the top layer, z_1 = mu_p(u_2) + sigma_p(u_2) u_1 the one below, and an MLP makes the mean of x from z_1."
 
@@ -166,7 +169,7 @@ class LadderDecoder(MLP):
         p = self.expected(u2)
         return super().forward(p.loc + p.scale * u1)
 
-# %% ../nbs/04b_alternatives.ipynb #c040
+# %% ../nbs/04b_alternatives.ipynb #c041
 class Ladder(Amortised):
     "The ladder VAE: q(u_2|x) from an encoder, q(u_1|u_2, x) from encoder and top-down expectation, weighted by precision."
 

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['CONFIDENCE', 'MARGIN', 'Selector', 'Rivals', 'interval', 'Cell', 'show', 'notes', 'Claim', 'cells_table', 'plain',
-           'rank', 'Pair', 'lower', 'higher', 'not_worse', 'epochs_to_reach', 'faster', 'decreasing', 'best_higher',
-           'table', 'Claims', 'to_json', 'from_json', 'save_claims', 'load_claims']
+           'rank', 'Pair', 'lower', 'higher', 'not_worse', 'epochs_to_reach', 'faster', 'time_to_reach', 'times_fewer',
+           'decreasing', 'best_higher', 'table', 'Claims', 'to_json', 'from_json', 'save_claims', 'load_claims']
 
 # %% ../nbs/09_claims.ipynb #c003
-import json, math
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +67,10 @@ class Cell:
     def outcome(self) -> str: return _outcome(self)
 
     @property
-    def name(self) -> str: return ", ".join([*(f"{k} {show(v)}" for k, v in self.where), f"{self.ours} / {self.rival}"])
+    def place(self) -> str: return ", ".join(show(v) if k == "dataset" else f"{k} {show(v)}" for k, v in self.where)
+
+    @property
+    def name(self) -> str: return ", ".join(filter(None, [self.place, f"{self.ours} / {self.rival}"]))
 
 # %% ../nbs/09_claims.ipynb #c016
 MARGIN = .02  # share of the rival's mean that still counts as "not worse"
@@ -88,7 +93,7 @@ def show(value: Any) -> str:
 def notes(cell: Cell) -> str:
     "What a reader of the cell must know besides its numbers."
     said = []
-    for count, who in zip(cell.diverged, (cell.ours, cell.rival, "both sides")):
+    for count, who in zip(cell.diverged, (cell.ours, cell.rival, "both sides"), strict=True):
         if count: said.append(f"{who} diverged at {count} seed{'s' * (count > 1)}")
     if cell.never: said.append(f"{cell.ours} never reached {cell.rival}'s final value at {cell.never} of {cell.n} seeds")
     if cell.n < 2: said.append(f"{cell.n} pair{'s' * (cell.n != 1)}, two are needed")
@@ -118,25 +123,29 @@ class Claim:
         return "partly" if holds else "contradicted" if contradicted else "inconclusive"
 
     @property
-    def summary(self) -> str: return _summary(self)
+    def numbers(self) -> str: return _numbers(self)
+
+    @property
+    def summary(self) -> str: return f"{self.verdict.capitalize()}: {self.numbers}"
 
     def _repr_markdown_(self) -> str:
         return f"**{self.text}** {self.summary}\n\n" + _markdown(cells_table(self))
 
 # %% ../nbs/09_claims.ipynb #c024
-def _summary(claim: Claim) -> str:
-    "The verdict in words, from the counts."
+def _numbers(claim: Claim) -> str:
+    "What the verdict rests on, from the counts."
     holds, contradicted, inconclusive, n = claim.counts.values()
     parts = [f"holds in {holds} of {n} cells" if n else "no cell ran"]
     if contradicted:
         parts.append(f"CONTRADICTED in {contradicted} of {n} ({_names(claim, 'contradicted')})")
     if inconclusive: parts.append(f"inconclusive in {inconclusive} ({_names(claim, 'inconclusive')})")
     ending = f" Did not run: {', '.join(claim.missing)}; the verdict counts only cells that ran." if claim.missing else ""
-    return f"{claim.verdict.capitalize()}: {'; '.join(parts)}.{ending}"
+    return f"{'; '.join(parts)}.{ending}"
 
 def _names(claim: Claim, outcome: str, most: int = 6) -> str:
     "The cells with this outcome, the first few by name."
-    names = [c.name for c in claim.cells if c.outcome == outcome]
+    one_pair = len({(str(c.ours), str(c.rival)) for c in claim.cells}) == 1
+    names = [c.place if one_pair and c.place else c.name for c in claim.cells if c.outcome == outcome]
     return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 # %% ../nbs/09_claims.ipynb #c025
@@ -150,7 +159,7 @@ def cells_table(
 
 def _markdown(table: pd.DataFrame) -> str:
     "A data frame as a markdown table."
-    text = lambda v: "" if v is None or v != v else show(v).replace("|", "\\|")
+    text = lambda v: "" if pd.isna(v) else show(v).replace("|", "\\|")
     rows = [table.columns, ["---"] * table.shape[1], *table.astype(object).itertuples(index=False)]
     return "\n".join("| " + " | ".join(map(text, row)) + " |" for row in rows)
 
@@ -202,7 +211,7 @@ def _filed(
         if row[value] is None or any(plain(row[k]) != v for k, v in asked.items()): continue
         cell, place = (tuple(plain(row[k]) for k in keys) for keys in (cells, ["seed", *over]))
         if place in filed.setdefault(cell, {}):
-            raise ValueError(f"two rows of {_label(selector)} for cell {dict(zip(cells, cell))}, seed {place[0]}: "
+            raise ValueError(f"two rows of {_label(selector)} for cell {dict(zip(cells, cell, strict=True))}, seed {place[0]}: "
                              f"name the column that tells them apart in `cells` or `over`, or in the selector")
         filed[cell][place] = row[value]
     return filed
@@ -252,9 +261,9 @@ def _cell(
 ) -> Cell:
     "A cell from its pairs."
     lost = [(math.isinf(p.ours), math.isinf(p.rival)) for p in pairs]
-    kept = [p for p, gone in zip(pairs, lost) if not all(gone)]
-    both = [p for p, gone in zip(pairs, lost) if not any(gone)]
-    ours_mean, rival_mean = ((math.fsum(side) / len(both) for side in list(zip(*both))[:2]) if both else (None, None))
+    kept = [p for p, gone in zip(pairs, lost, strict=True) if not all(gone)]
+    both = [p for p, gone in zip(pairs, lost, strict=True) if not any(gone)]
+    ours_mean, rival_mean = ((math.fsum(side) / len(both) for side in list(zip(*both, strict=True))[:2]) if both else (None, None))
     mean, low, high = interval(p.ours - p.rival for p in kept)
     margin = None if share is None else share * abs(rival_mean or 0.)
     return Cell(tuple(where), ours, rival, sign, len(kept), mean, low, high, ours_mean, rival_mean, margin,
@@ -281,7 +290,7 @@ def _compare(
         second = _filed(frame, rival, value, cells, over)
         for key in sorted(first.keys() | second.keys(), key=lambda k: tuple(map(rank, k))):
             pairs, unpaired = _pairs(first.get(key, {}), second.get(key, {}), measure or _by_value(sign))
-            made.append(_cell(zip(cells, key), _label(ours), _label(rival), sign, pairs, unpaired, share))
+            made.append(_cell(zip(cells, key, strict=True), _label(ours), _label(rival), sign, pairs, unpaired, share))
     return tuple(made)
 
 # %% ../nbs/09_claims.ipynb #c046
@@ -375,6 +384,38 @@ def faster(
     return _claim("faster", curve, found, "faster than", figure, text, missing)
 
 # %% ../nbs/09_claims.ipynb #c065
+def time_to_reach(
+    frame: pd.DataFrame,  # a row per run, with a column `epoch_seconds`
+    ours: Selector,  # model name, or {column: value}
+    rivals: Sequence[Selector],  # likewise, each by itself
+    cells: Sequence[str],  # columns whose values make a cell
+    curve: str = "train_curve",  # column of curves, lower is better
+) -> pd.DataFrame:  # a row per cell, rival and seed: epochs and seconds of ours and of the rival; never: ours did not get there
+    "What ours, and the rival itself, need to reach the rival's final value; never counts as one epoch more than there were."
+    made = []
+    for rival in rivals:
+        (a, a_each), (b, b_each) = ([_filed(frame, side, v, cells, []) for v in (curve, "epoch_seconds")] for side in (ours, rival))
+        for key, place in [(k, p) for k in b for p in b[k] if p in a.get(k, {}) and _alive(b[k][p])]:
+            level = float(b[key][place][-1])
+            need, itself = (epochs_to_reach(side[key][place], level) for side in (a, b))
+            made.append({**dict(zip(cells, key, strict=True)), "rival": _label(rival), "seed": place[0], "epochs": need, "rival_epochs": itself,
+                         "seconds": need * a_each[key][place], "rival_seconds": itself * b_each[key][place], "never": need > len(a[key][place])})
+    return pd.DataFrame(made, columns=[*cells, "rival", "seed", "epochs", "rival_epochs", "seconds", "rival_seconds", "never"])
+
+# %% ../nbs/09_claims.ipynb #c066
+def times_fewer(
+    reached: pd.DataFrame,  # from `time_to_reach`
+    unit: str,  # epochs or seconds
+    by: Sequence[str],  # columns that tell groups apart; within a group, rows are seeds
+) -> pd.DataFrame:  # a row per group: times, low, high, never (seeds at which ours did not get there), n (seeds)
+    "How many times fewer epochs or seconds ours needs: geometric mean over seeds with its 95% interval."
+    made = []
+    for key, part in reached.groupby(list(by), sort=False):
+        ends = interval(np.log(part[f"rival_{unit}"] / part[unit]).tolist()) if not part.never.any() else (None, None, None)
+        made.append([*key, *(math.nan if v is None else math.exp(v) for v in ends), int(part.never.sum()), len(part)])
+    return pd.DataFrame(made, columns=[*by, "times", "low", "high", "never", "n"])
+
+# %% ../nbs/09_claims.ipynb #c069
 def decreasing(
     frame: pd.DataFrame,  # a row per run
     metric: str,  # result column
@@ -390,10 +431,10 @@ def decreasing(
     "The claim that `metric` falls at every step along a column."
     steps = _ladder(frame, along, select) if levels is None else [plain(v) for v in levels]
     at = lambda level: {**_criteria(select), along: level}
-    found = [c for a, b in zip(steps, steps[1:]) for c in _compare(frame, metric, at(b), at(a), cells, over, -1)]
+    found = [c for a, b in pairwise(steps) for c in _compare(frame, metric, at(b), at(a), cells, over, -1)]
     return _claim("decreasing", metric, tuple(found), "lower than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c066
+# %% ../nbs/09_claims.ipynb #c070
 def _ladder(frame: pd.DataFrame, along: str, select: Selector) -> list:
     "The sorted values of a column among the selected rows."
     asked = _criteria(select)
@@ -403,7 +444,7 @@ def _ladder(frame: pd.DataFrame, along: str, select: Selector) -> list:
         raise ValueError(f"along={along!r} holds text, {steps}, which has no natural order: pass `levels`")
     return steps
 
-# %% ../nbs/09_claims.ipynb #c069
+# %% ../nbs/09_claims.ipynb #c073
 def best_higher(
     frame: pd.DataFrame,  # a row per run
     along: str,  # column with the ladder
@@ -420,11 +461,11 @@ def best_higher(
     a, b = ({key: _best(filed, steps) for key, filed in _filed(frame, select, metric, cells, [along]).items()}
             for metric in (first, second))
     name = f"best {along} for "
-    found = [_cell(zip(cells, key), name + first, name + second, 1, *_pairs(a.get(key, {}), b.get(key, {}), _by_step))
+    found = [_cell(zip(cells, key, strict=True), name + first, name + second, 1, *_pairs(a.get(key, {}), b.get(key, {}), _by_step))
              for key in sorted(a.keys() | b.keys(), key=lambda k: tuple(map(rank, k)))]
     return _claim("best_higher", along, tuple(found), "higher than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c070
+# %% ../nbs/09_claims.ipynb #c074
 def _by_step(first: list, second: list) -> Pair:
     "Measure of a seed by two positions on a ladder; nothing is said when one of them is unknown."
     known = _alive(first[0]) and _alive(second[0])
@@ -437,7 +478,7 @@ def _best(filed: dict[tuple, Any], steps: list) -> dict[tuple, float]:
         if _alive(value): tried.setdefault((seed,), []).append((float(value), steps.index(level)))
     return {(seed,): min(tried[(seed,)])[1] if (seed,) in tried else math.nan for seed, _ in filed}
 
-# %% ../nbs/09_claims.ipynb #c073
+# %% ../nbs/09_claims.ipynb #c077
 def table(
     claims: Iterable[Claim],  # any number of claims
 ) -> pd.DataFrame:  # a row per claim
@@ -450,11 +491,11 @@ class Claims(tuple):
     def _repr_markdown_(self) -> str:
         shown = table(self)
         shown["verdict"] = [f"**{c.verdict.upper() if c.counts['contradicted'] else c.verdict}**" for c in self]
-        words = [f"- {c.figure} {c.text} **{c.summary.split(':')[0]}**:{c.summary.split(':', 1)[1]}"
+        words = [f"- {c.figure} {c.text} **{c.verdict.capitalize()}**: {c.numbers}"
                  for c in self if c.verdict != "reproduced" or c.missing]
         return "\n".join([_markdown(shown), "", *words])
 
-# %% ../nbs/09_claims.ipynb #c076
+# %% ../nbs/09_claims.ipynb #c080
 def _to_json(value: Any) -> Any:
     "Tuples as lists and infinities as text, all the way down."
     if isinstance(value, dict): return {k: _to_json(v) for k, v in value.items()}
@@ -470,7 +511,7 @@ def to_json(
             "summary": claim.summary, "counts": claim.counts, "missing": claim.missing, "cells": cells}
     return _to_json(body)
 
-# %% ../nbs/09_claims.ipynb #c077
+# %% ../nbs/09_claims.ipynb #c081
 def _tupled(value: Any) -> Any:
     "Lists as tuples, all the way down."
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
@@ -486,7 +527,7 @@ def from_json(
         cells.append(Cell(**{**kept, "where": tuple((k, _tupled(v)) for k, v in c["where"].items())}))
     return Claim(body["figure"], body["text"], body["kind"], body["metric"], tuple(cells), tuple(body["missing"]))
 
-# %% ../nbs/09_claims.ipynb #c078
+# %% ../nbs/09_claims.ipynb #c082
 def save_claims(
     path: str | Path,  # the file, e.g. .../claims.json
     claims: Iterable[Claim],  # any number of claims

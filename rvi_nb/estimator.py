@@ -4,13 +4,11 @@
 
 # %% auto #0
 __all__ = ['POSTERIORS', 'VARIANCES', 'INFERENCE_RATE', 'BLOCK', 'FORMAT', 'FORMAT_VERSION', 'column_scales', 'hold_out', 'Watch',
-           'models', 'learn', 'check_parameters', 'explain_text', 'noise_level', 'write_atomically', 'read_model',
-           'RelayImputer', 'RelayEncoder']
+           'models', 'learn', 'check_parameters', 'explain_text', 'noise_level', 'read_model', 'RelayImputer',
+           'RelayEncoder']
 
 # %% ../nbs/07_estimator.ipynb #c002
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -28,7 +26,7 @@ from torch import Tensor
 from torch.distributions import Normal
 from tqdm import tqdm
 
-from .data import generator
+from .data import generator, write_atomically
 from .decoder import MLP, decoder
 from .fit import Epoch, Posterior, fit, infer, reconstruct
 from .missing import incomplete
@@ -111,7 +109,7 @@ def models(
     seeds: Sequence[int],  # one per model
 ) -> tuple[Posterior, MLP]:
     "A posterior and a decoder for each seed, not yet learned."
-    make = {"relay": lambda: Relay(latent, groups, ratio, seeds), "meanfield": lambda: MeanField(latent, seeds),
+    make: dict[str, Callable[[], Posterior]] = {"relay": lambda: Relay(latent, groups, ratio, seeds), "meanfield": lambda: MeanField(latent, seeds),
             "amortised": lambda: Amortised(n_features, latent, hidden, seeds)}
     return make[name](), decoder(n_features, hidden, latent, seeds)
 
@@ -149,13 +147,13 @@ def check_parameters(
         if name in p and (isinstance(p[name], bool) or not isinstance(p[name], kind) or not low <= p[name] <= high):
             raise ValueError(f"{name} must be {'an integer' if kind is Integral else 'a number'} from {low} to {high}, got {p[name]!r}")
     for name in ("groups", "hidden"):
-        if not isinstance(p[name], (tuple, list)) or not all(isinstance(k, Integral) and k > 0 for k in p[name]):
+        if not isinstance(p[name], (tuple, list)) or not all(isinstance(k, Integral) and int(k) > 0 for k in p[name]):
             raise ValueError(f"{name} must be a tuple of positive integers, got {p[name]!r}")
     if p["posterior"] not in POSTERIORS:
         raise ValueError(f"posterior must be one of {', '.join(POSTERIORS)}, got {p['posterior']!r}")
-    if p["variance"] != "auto" and not (isinstance(p["variance"], Real) and p["variance"] > 0):
+    if p["variance"] != "auto" and not (isinstance(p["variance"], Real) and float(p["variance"]) > 0):
         raise ValueError(f"variance must be 'auto' or a positive number, got {p['variance']!r}")
-    if p["batch_size"] is not None and not (isinstance(p["batch_size"], Integral) and p["batch_size"] > 0):
+    if p["batch_size"] is not None and not (isinstance(p["batch_size"], Integral) and int(p["batch_size"]) > 0):
         raise ValueError(f"batch_size must be None or a positive integer, got {p['batch_size']!r}")
     if not isinstance(p["missing_values"], Real):
         raise ValueError(f"missing_values must be NaN or a number, got {p['missing_values']!r}: only numeric columns are supported")
@@ -251,7 +249,8 @@ class _Learner(_Trainer):
         self.min_, self.max_ = np.where(known, own, np.inf).min(0), np.where(known, own, -np.inf).max(0)
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_models + 1)
         self.pilot_seed_, self.seeds_ = int(seeds[0]), seeds[1:]
-        self.parameters_, self.noise_ = {}, np.zeros(0)
+        self.parameters_: dict[str, np.ndarray] = {}
+        self.noise_ = np.zeros(0)
         if known.shape[1]: self._learn(self._standard(X, seen).float(), torch.from_numpy(known))
         return self
 
@@ -404,7 +403,7 @@ class _Predictor(_Measured):
 
     def _columns(self, x: np.ndarray) -> np.ndarray:  # (..., d) -> (..., n_features_in_)
         "Put the columns that were empty in training back, as NaN: nothing is known about them."
-        full = np.full((*x.shape[:-1], len(self.empty_)), np.nan, x.dtype)
+        full = np.full((*x.shape[:-1], np.size(self.empty_)), np.nan, x.dtype)
         full[..., ~self.empty_] = x
         return full
 
@@ -414,23 +413,6 @@ _ARRAYS = ("empty_", "has_holes_", "mean_", "scale_", "min_", "max_", "seeds_", 
 _VALUES = ("n_features_in_", "pilot_seed_", "variance_", "held_out_error_", "n_epochs_")
 
 
-def write_atomically(
-    path: str | Path,
-    write: Callable[[Path], None],  # gets the path of a file beside it
-) -> None:
-    "Write a file completely or not at all."
-    path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    try:
-        write(Path(name))
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp lets only the owner read
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
 # %% ../nbs/07_estimator.ipynb #c033
 def read_model(
     path: str | Path,
@@ -439,7 +421,7 @@ def read_model(
     "What a model file says, if it is one that we can read."
     try:
         with safe_open(path, framework="numpy") as f:
-            about, arrays = json.loads((f.metadata() or {}).get("rvi_nb", "null")), {k: f.get_tensor(k) for k in f.keys()}
+            about, arrays = json.loads((f.metadata() or {}).get("rvi_nb", "null")), {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, RecursionError) as e:
         raise ValueError(f"{path} is damaged, or not a model file of rvi_nb: {e}") from e
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -468,7 +450,7 @@ class _Stored(_Predictor):
         if hasattr(self, "feature_names_in_"): about["feature_names"] = list(self.feature_names_in_)
         arrays = {**self.parameters_, **{k: getattr(self, k) for k in _ARRAYS}}
         content = to_bytes({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"rvi_nb": json.dumps(about, default=str)})
-        write_atomically(path, lambda part: part.write_bytes(content))
+        write_atomically(path, content)
 
     @classmethod
     def load(
@@ -494,7 +476,7 @@ class _Stored(_Predictor):
         "Complain about arrays that do not belong together."
         d = int((~self.empty_).sum())
         wanted = {"empty_": (self.n_features_in_,), "has_holes_": (self.n_features_in_,), "seeds_": (self.n_models,)}
-        wanted |= {k: (d,) for k in ("mean_", "scale_", "min_", "max_", "noise_")}
+        wanted |= dict.fromkeys(("mean_", "scale_", "min_", "max_", "noise_"), (d,))
         for name, shape in wanted.items():
             if getattr(self, name).shape != shape: raise ValueError(f"{name} has shape {getattr(self, name).shape}, not {shape}")
         shapes = {k: tuple(v.shape) for k, v in _named(self._models(self.seeds_)).items()} if d else {}
@@ -601,7 +583,8 @@ class RelayImputer(_Filler):
         check_is_fitted(self)
         names = _check_feature_names_in(self, input_features)
         kept = names if self.keep_empty_features else names[~self.empty_]
-        return np.concatenate([kept, self.indicator_.get_feature_names_out(names)]) if self.add_indicator else kept
+        indicator = self.indicator_
+        return kept if indicator is None else np.concatenate([kept, indicator.get_feature_names_out(names)])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from .data import generator
 from .decoder import MLP
 from .missing import Incomplete
-from .objective import elastic_sums, kl, log_likelihood, residual
+from .objective import elastic_sums, residual
 from .optim import Adam, RowAdam
 from .posterior import Amortised, MeanField, Relay
 
@@ -43,6 +43,7 @@ def gradients(
     z = torch.addcmul(q.loc.detach(), q.scale.detach(), noise).requires_grad_()  # (R, B, t)
     xhat = decoder(z)  # (R, B, d)
     xhat.backward(residual(xhat, data, rows, precision))
+    assert z.grad is not None
     with torch.no_grad():
         to_loc = z.grad + q.loc
         to_scale = torch.addcmul(q.scale, z.grad, noise).sub_(q.scale.reciprocal())
@@ -172,7 +173,7 @@ def fit(
             local = own.read(rows, step - 1).requires_grad_()
             gradients(posterior, decoder, data, rows, local, noise(torch.randn, rows.shape[1], posterior.latent).to(local), precision)
             shared.step()
-            if posterior.n_local: own.update(rows, local, local.grad, step)
+            if local.grad is not None: own.update(rows, local, local.grad, step)
         read = lambda rows, step=step: own.read(rows, step)
         curve.append(evaluate(posterior, decoder, data, read, watched).numpy())
         if on_epoch and on_epoch(Epoch(number, curve[-1], posterior, decoder, data, read)): break
@@ -198,6 +199,7 @@ def settle(
     local = own.read(here, 0)
     for epoch in range(noise.shape[1]):
         gradients(posterior, decoder, data, rows, local.requires_grad_(), noise[:, epoch : epoch + 1], precision)
+        assert local.grad is not None
         own.update(here, local, local.grad, epoch * steps_per_epoch + 1)
         local = own.read(here, (epoch + 1) * steps_per_epoch)
         yield local

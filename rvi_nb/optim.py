@@ -149,11 +149,12 @@ class Adam:
         self.step_count += 1
         (b1, b2), n = self.betas, self.step_count
         for p, (m, v), flat, lr in zip(self.params, self.means, self.flat, self.lrs, strict=True):
-            size, root = lr / (1 - b1**n), 1 / (1 - b2**n) ** 0.5
+            size, root, grad = lr / (1 - b1**n), 1 / (1 - b2**n) ** 0.5, p.grad
+            assert grad is not None
             if p.is_cpu:
-                _adam_cpu(*flat, p.grad.contiguous().view(len(p), -1).numpy(), size, b1, b2, root, self.eps)
+                _adam_cpu(*flat, grad.contiguous().view(len(p), -1).numpy(), size, b1, b2, root, self.eps)
             else:
-                m.lerp_(p.grad, 1 - b1)
-                v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                m.lerp_(grad, 1 - b1)
+                v.mul_(b2).addcmul_(grad, grad, value=1 - b2)
                 p.sub_(torch.from_numpy(size).to(p).view(-1, *[1] * (p.ndim - 1)) * m / (v.sqrt() * root + self.eps))
             p.grad = None

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'STYLE', 'MODELS', 'OTHERS', 'SHADES', 'MARKERS', 'DASHES', 'HOLE', 'DPI', 'label', 'style', 'looks',
-           'spread', 'summary', 'grid', 'legend', 'unavailable', 'outer', 'curves', 'against', 'averaged', 'mark_best',
-           'with_holes', 'images', 'montage', 'save', 'save_numbers']
+           'spread', 'summary', 'grid', 'legend', 'unavailable', 'outer', 'curves', 'against', 'dots', 'averaged',
+           'mark_best', 'heat', 'mark_setting', 'outcomes', 'factors', 'classes', 'with_holes', 'images', 'montage',
+           'save', 'save_numbers']
 
 # %% ../nbs/10_plots.ipynb #c003
-import io, textwrap
+import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -21,22 +23,25 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
-from .claims import plain, rank, show
+from .claims import Cell, interval, plain, rank, show
 from .data import write_atomically
 
 # %% ../nbs/10_plots.ipynb #c006
 NAMES = {"rvi": "RVI", "vad": "VAD", "vae": "VAE", "rvi_cluster": "RVI (clustering)",
+         "mixture": "mixture relay", "refined": "iterative refinement", "semi": "semi-amortised", "ladder": "ladder VAE",
          "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "mosi": "CMU-MOSI", "toy": "Toy",
          "mcar": "missing completely at random", "boxes": "missing boxes", "rate": "missing rate",
          "lr": "learning rate", "posterior_lr": "posterior learning rate", "ratio": "kept share B/K",
          "groups": "relay groups", "latent": "latent size", "variance": "likelihood variance", "epoch": "epoch",
          "train_loss": "training loss", "test_loss": "test loss", "imputation_loss": "imputation loss",
          "train_curve": "training loss", "test_curve": "test loss",
-         "probe_curve": "classifier loss", "probe_accuracy": "test accuracy", "n_boxes": "boxes per image"}
+         "probe_curve": "classifier loss", "probe_accuracy": "test accuracy", "n_boxes": "boxes per image",
+         "seconds": "seconds per run", "test_rate": "missing rate at test", "hidden": "decoder"}
 
 def label(
     value: Any,  # a column, a model, a dataset, or the value of a setting
@@ -62,8 +67,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "rvi": dict(color="#1255b0", linestyle="-", marker="o"),
     "vae": dict(color="#1b9e4b", linestyle="--", marker="s"),
     "vad": dict(color="#d62f27", linestyle="-.", marker="^"),
-    "rvi_cluster": dict(color="#6ea8de", linestyle=(0, (5, 1)), marker="D")}
-OTHERS = ["#8856a7", "#e08214", "#5b5b5b", "#b8860b", "#00868b", "#c51b8a"]
+    "rvi_cluster": dict(color="#6ea8de", linestyle=(0, (5, 1)), marker="D"),
+    "mixture": dict(color="#8856a7", linestyle=(0, (3, 1, 1, 1)), marker="P"),
+    "refined": dict(color="#e08214", linestyle=(0, (4, 1.5)), marker="v"),
+    "semi": dict(color="#c51b8a", linestyle=(0, (1.5, 1)), marker="X"),
+    "ladder": dict(color="#5b5b5b", linestyle=(0, (6, 1, 1, 1)), marker="D")}
+OTHERS = ["#00868b", "#b8860b", "#7a4a21", "#9aa300", "#3f007d", "#f768a1"]
 SHADES = {"ratio": "Blues", "groups": "Blues"}
 MARKERS = "osD^vPX<>*"
 
@@ -82,7 +91,7 @@ def looks(
     shades = mpl.colormaps[SHADES.get(hue, "viridis")]
     place = np.linspace(.35, 1, len(known)) if hue in SHADES else np.linspace(0, .88, len(known))
     return {v: dict(color=shades(p), linestyle="-", marker=MARKERS[i % len(MARKERS)], label=label(v))
-            for i, (v, p) in enumerate(zip(known, place))}
+            for i, (v, p) in enumerate(zip(known, place, strict=True))}
 
 # %% ../nbs/10_plots.ipynb #c016
 def spread(
@@ -92,9 +101,9 @@ def spread(
     kept = [np.asarray(c, dtype=float) for c in curves if np.ndim(c) == 1 and np.size(c)]
     length = max(map(len, kept), default=0)
     table = np.full((len(kept), length), np.nan)  # (runs, epochs)
-    for row, c in zip(table, kept): row[:len(c)] = c
+    for row, c in zip(table, kept, strict=True): row[:len(c)] = c
     masked = np.ma.masked_invalid(table)
-    n = masked.count(0) if len(kept) else np.zeros(0, int)
+    n = masked.count(0) if kept else np.zeros(0, int)
     mean, median = (np.ma.filled(f(masked, axis=0).astype(float), np.nan) for f in (np.ma.mean, np.ma.median))
     std = np.sqrt(np.ma.filled(((masked - mean) ** 2).sum(0), 0.) / np.maximum(n - 1, 1))
     ran = [sum(len(c) > e for c in kept) for e in range(length)]
@@ -122,7 +131,7 @@ def summary(
         scalar = pd.api.types.is_numeric_dtype(rows[value])
         table = spread(rows[value].map(lambda v: np.array([v])) if scalar else rows[value])
         table = table.drop(columns="epoch") if scalar else table
-        made.append(pd.DataFrame({**{c: [k] * len(table) for c, k in zip(by, key)}, **table}))
+        made.append(pd.DataFrame({**{c: [k] * len(table) for c, k in zip(by, key, strict=True)}, **table}))
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame(columns=[*by, "mean", "std", "median", "n", "runs"])
 
 # %% ../nbs/10_plots.ipynb #c024
@@ -139,8 +148,8 @@ def grid(
     with style():
         fig, axes = plt.subplots(n_rows, n_cols, figsize=(width * n_cols + .4, height * n_rows + .5), squeeze=False,
                                  layout="constrained", **options)
-        for ax, title in zip(axes[0], column_titles): ax.set_title(label(title), fontsize=10, fontweight="bold")
-        for ax, title in zip(axes[:, 0], row_titles):
+        for ax, title in zip(axes[0], column_titles, strict=False): ax.set_title(label(title), fontsize=10, fontweight="bold")
+        for ax, title in zip(axes[:, 0], row_titles, strict=False):
             ax.annotate(label(title), (0, .5), (-52, 0), xycoords="axes fraction", textcoords="offset points", rotation=90,
                         ha="center", va="center", fontsize=10, fontweight="bold")
     return fig, axes
@@ -156,8 +165,8 @@ def _sections(fig: Figure) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for ax in fig.axes:
         section: dict[str, Any] = {}
-        for line, text in zip(*ax.get_legend_handles_labels()):
-            if isinstance(line, Line2D) and line.get_linestyle() == "None": section = found.setdefault(text, {})
+        for line, text in zip(*ax.get_legend_handles_labels(), strict=True):
+            if isinstance(line, Line2D) and line.get_linestyle() == line.get_marker() == "None": section = found.setdefault(text, {})
             else: section.setdefault(text, line)
     return found
 
@@ -176,7 +185,7 @@ def legend(
         elif lines:
             empty = Line2D([], [], linestyle="none")
             rows = [row for heading, section in found.items() for row in [(empty, heading), *((v, k) for k, v in section.items())]]
-            made = fig.legend(*zip(*rows), loc="outside right center", handlelength=2.2, labelspacing=.3, borderaxespad=.8)
+            made = fig.legend(*zip(*rows, strict=True), loc="outside right center", handlelength=2.2, labelspacing=.3, borderaxespad=.8)
             for text in made.get_texts():
                 if text.get_text() in found: text.set_fontweight("bold")
             fig.set_figwidth(fig.get_figwidth() + .7 + .085 * max(len(text) for _, text in rows))
@@ -274,6 +283,7 @@ def against(
     y: str = "test_loss",  # column of numbers
     hue: str = "model",  # column told apart by colour
     log_x: bool = False,  # logarithmic x axis
+    log: bool = False,  # logarithmic y axis
 ) -> None:
     "Mean of a result against a setting, with the standard deviation over runs as bars."
     drawn, lost = summary(frame, y, [hue, x]), {}
@@ -287,9 +297,34 @@ def against(
     _entries(ax, label(hue), look.values())
     _lost(ax, lost, "left")
     ax.set(xlabel=label(x), ylabel=label(y))
-    if log_x: ax.set_xscale("log")
+    if log_x:
+        ax.set_xscale("log")
+        ax.set_xticks(levels := sorted(drawn[x].unique()), [label(v) for v in levels])
+        ax.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+    if log: _log_axis(ax)
 
 # %% ../nbs/10_plots.ipynb #c042
+def dots(
+    ax: Axes,  # the panel
+    frame: pd.DataFrame,  # the runs to draw in it
+    x: str = "train_loss",  # column of numbers
+    hue: str = "model",  # column whose values stand below each other
+) -> None:
+    "Mean of a result for each model, with its 95% interval over runs."
+    groups, lost = _groups(frame, [hue]), {}
+    look = looks(hue, [key for (key,), _ in groups])
+    for (key,), rows in groups:
+        place, each, values = list(look).index(key), look[key], rows[x].astype(float)
+        mean, low, high = interval(values[np.isfinite(values)])
+        lost[each["label"]] = int((~np.isfinite(values)).sum()), len(rows)
+        if mean is None: continue
+        bar = None if low is None or high is None else [[mean - low], [high - mean]]
+        ax.errorbar([mean], [place], xerr=bar, capsize=2.5, elinewidth=1.2, markersize=5, color=each["color"], marker=each["marker"], linestyle="none")
+    ax.set(xlabel=label(x), yticks=range(len(look)), yticklabels=[each["label"] for each in look.values()], ylim=(len(look) - .4, -.6))
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+    _lost(ax, lost, "right")
+
+# %% ../nbs/10_plots.ipynb #c045
 def averaged(
     frame: pd.DataFrame,  # a row per run
     curve: str,  # column of curves, equally long within a group
@@ -321,7 +356,112 @@ def mark_best(
     ax.text(.97, .97, said, transform=ax.transAxes, ha="right", va="top", fontsize=8, color="0.15", zorder=5)
     return best
 
-# %% ../nbs/10_plots.ipynb #c046
+# %% ../nbs/10_plots.ipynb #c049
+def heat(
+    ax: Axes,  # the panel
+    frame: pd.DataFrame,  # the runs of one model
+    x: str,  # column along the x axis
+    y: str,  # column along the y axis
+    value: str,  # column of numbers; a cell shows their mean over runs
+    limits: tuple[float, float],  # values drawn in white and in the full colour
+    model: str = "rvi",  # whose colour is used
+    share: str | None = None,  # column of changes, relative to 1, whose means stand below the numbers
+) -> None:
+    "A table of means as a heat map with the numbers in its cells."
+    mean = lambda column: summary(frame, column, [y, x]).pivot(index=y, columns=x, values="mean")
+    table, below = mean(value), mean(share).to_numpy() if share else None
+    shades = LinearSegmentedColormap.from_list(model, ["white", MODELS[model]["color"]])
+    ax.imshow(table.to_numpy(), cmap=shades, vmin=limits[0], vmax=limits[1], aspect="auto")
+    for (i, j), v in np.ndenumerate(table.to_numpy()):
+        dark = np.dot(shades((v - limits[0]) / (limits[1] - limits[0]))[:3], (.3, .6, .1)) < .5
+        said = f"{v:.3f}" if below is None or np.isnan(below[i, j]) else f"{v:.3f}\n{round(100 * below[i, j]):+d}%"
+        ax.text(j, i, said, ha="center", va="center", fontsize=8.5, color="white" if dark else "0.1")
+    ax.set(xticks=range(table.shape[1]), xticklabels=map(label, table.columns), yticks=range(len(table)), yticklabels=map(label, table.index),
+           xlabel=label(x), ylabel=label(y))
+    ax.grid(False)
+    ax.tick_params(length=0)
+
+def mark_setting(
+    ax: Axes,  # a panel with a setting on its x axis
+    value: float,  # where the other figures stand
+) -> None:
+    "A vertical line at the value of a swept setting that is used elsewhere."
+    ax.axvline(value, color="0.55", linewidth=1, linestyle=(0, (1, 1.5)), zorder=1)
+
+
+def outcomes(
+    ax: Axes,  # a panel drawn with `against`
+    cells: Iterable[Cell],  # of claims, one for each rival and each value of `x`
+    x: str,  # the setting on the x axis
+) -> None:
+    "Below the lines, a row of marks for each rival: filled where a claim holds, hollow where it is undecided, a cross where it is contradicted."
+    cells, (low, high) = list(cells), ax.get_ylim()
+    look = looks("model", {c.rival for c in cells})
+    ax.set_ylim(low - .12 * len(look) * (high - low), high)
+    shown = {"holds": {}, "inconclusive": dict(markerfacecolor="white"), "contradicted": dict(marker="x")}
+    for k, (rival, each) in enumerate(look.items()):
+        for c in cells:
+            if c.rival == rival:
+                ax.plot([dict(c.where)[x]], [.05 + .085 * k], transform=ax.get_xaxis_transform(), markersize=4.5, linestyle="none",
+                        **{**dict(color=each["color"], marker=each["marker"]), **shown[c.outcome]})
+    _entries(ax, "claim, against each", [dict(color="0.3", linestyle="none", label=name, **{"marker": "o", **shown[outcome]})
+                                         for outcome, name in dict(holds="holds", inconclusive="undecided", contradicted="contradicted").items()])
+
+# %% ../nbs/10_plots.ipynb #c052
+def factors(
+    ax: Axes,  # the panel
+    table: pd.DataFrame,  # from `claims.times_fewer`: times, low, high, never, n
+    x: str = "rate",  # column on the x axis, each value a place
+    hue: str = "rival",  # column told apart by colour
+) -> None:
+    "How many times less ours needs than each rival, with 95% intervals; a cross and a count where it never got there."
+    places, look = sorted(map(plain, table[x].unique()), key=rank), looks(hue, table[hue])
+    for k, (level, each) in enumerate(look.items()):
+        part = table[table[hue] == level]
+        at = np.array([places.index(plain(v)) for v in part[x]]) + .3 * (k - (len(look) - 1) / 2)
+        bars = np.array([part.times - part.low.fillna(part.times), part.high.fillna(part.times) - part.times])
+        ax.errorbar(at, part.times, yerr=bars, fmt=each["marker"], color=each["color"], markersize=5, capsize=2.5, elinewidth=1, zorder=3)
+        for place, never, n in zip(at, part.never, part.n, strict=True):
+            if not never: continue
+            ax.plot([place], [.05], "x", color=each["color"], markersize=6, transform=ax.get_xaxis_transform(), zorder=4)
+            ax.text(place, .1, f"{never}/{n}", color=each["color"], fontsize=7, ha="center", va="bottom", transform=ax.get_xaxis_transform())
+    _entries(ax, label(hue), [{**each, "linestyle": "none", "label": f"than {each['label']}"} for each in look.values()])
+    _factor_axis(ax, table.times.dropna())
+    ax.set(xticks=range(len(places)), xticklabels=map(label, places), xlim=(-.5, len(places) - .5), xlabel=label(x))
+
+def _factor_axis(ax: Axes, times: pd.Series) -> None:
+    "A logarithmic axis around 1 that shows all points; intervals may go on beyond it."
+    low, high = ax.get_ylim() if ax.get_yscale() == "log" else (.4, 3)  # panels may share an axis
+    ax.axhline(1, color="0.3", linewidth=1, zorder=1)
+    ax.set_yscale("log")
+    ax.set_ylim(min([low, *(times / 2)]), max([high, *(times * 2)]))
+    ax.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{label(float(v))}x"))
+    ax.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+
+# %% ../nbs/10_plots.ipynb #c054
+def classes(
+    ax: Axes,  # the panel
+    places: np.ndarray,  # (n, 2)
+    labels: Sequence[int],  # (n,) the class of each
+    marks: np.ndarray | None = None,  # (m, 2) further places, drawn as marks
+    marked: str = "relays",  # what the marks are
+) -> None:
+    "Places in the plane, coloured by class, with the class written at its middle and marks among them."
+    known, shades = sorted(set(map(int, labels))), mpl.colormaps["tab10"]
+    for c in known:
+        part = places[np.asarray(labels) == c]
+        ax.scatter(part[:, 0], part[:, 1], s=5, color=shades(c % 10), linewidths=0, alpha=.75, zorder=2)
+        x, y = np.median(part, axis=0)
+        ax.text(x, y, str(c), fontsize=9, fontweight="bold", ha="center", va="center", zorder=5,
+                path_effects=[withStroke(linewidth=2.5, foreground="white")])
+    if marks is not None and len(marks): ax.scatter(marks[:, 0], marks[:, 1], s=14, marker="P", color="black", edgecolor="white", linewidths=.4, zorder=4)
+    more = [dict(color="black", linestyle="none", marker="P", label=marked)] if marks is not None and len(marks) else []
+    _entries(ax, "class", [*(dict(color=shades(c % 10), linestyle="none", marker="o", label=str(c)) for c in known), *more])
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+
+# %% ../nbs/10_plots.ipynb #c057
 HOLE = "#f5a623"  # a hidden pixel
 
 def with_holes(
@@ -336,7 +476,7 @@ def with_holes(
     colours[~seen] = to_rgb(HOLE)
     return colours
 
-# %% ../nbs/10_plots.ipynb #c047
+# %% ../nbs/10_plots.ipynb #c058
 def images(
     columns: Sequence[np.ndarray],  # per column (n, pixels): image i of each column is drawn in row i
     titles: Sequence[str],  # above each column
@@ -353,14 +493,14 @@ def images(
         fig, axes = plt.subplots(len(columns[0]), len(columns), squeeze=False,
                                  figsize=(size * len(columns), size * shape[0] / shape[1] * len(columns[0]) + .65))
         fig.set_layout_engine("compressed", w_pad=.02, h_pad=.02, wspace=.02, hspace=.02)
-        for j, (column, mask) in enumerate(zip(columns, masks or [None] * len(columns))):
+        for j, (column, mask) in enumerate(zip(columns, masks or [None] * len(columns), strict=True)):
             for i, ax in enumerate(axes[:, j]): _image(ax, with_holes(column[i], shape, None if mask is None else mask[i]))
             axes[0, j].set_title(textwrap.fill(titles[j], 14), fontsize=8)
             error = None if errors is None else errors[j]
             axes[-1, j].set_xlabel(f"({chr(97 + j)})" + ("" if error is None else f"\n{error:.3f}"), fontsize=8)
     return fig
 
-# %% ../nbs/10_plots.ipynb #c048
+# %% ../nbs/10_plots.ipynb #c059
 def _image(ax: Axes, colours: np.ndarray) -> None:
     "One image, without axes."
     ax.imshow(colours, interpolation="nearest")
@@ -368,7 +508,7 @@ def _image(ax: Axes, colours: np.ndarray) -> None:
     ax.grid(False)
     sns.despine(ax=ax, left=True, bottom=True)
 
-# %% ../nbs/10_plots.ipynb #c052
+# %% ../nbs/10_plots.ipynb #c063
 def montage(
     ax: Axes,  # the panel
     images: np.ndarray,  # (n, pixels), values in [0, 1]
@@ -385,7 +525,7 @@ def montage(
         sheet[top : top + height, left : left + width] = with_holes(image, shape, None if masks is None else masks[i])
     _image(ax, sheet)
 
-# %% ../nbs/10_plots.ipynb #c055
+# %% ../nbs/10_plots.ipynb #c066
 DPI = 200  # of saved pictures
 
 def save(
@@ -411,7 +551,7 @@ def _settle(fig: Figure) -> None:
     fig.set_dpi(shown)
     fig.set_layout_engine("none")
 
-# %% ../nbs/10_plots.ipynb #c057
+# %% ../nbs/10_plots.ipynb #c068
 def save_numbers(
     frame: pd.DataFrame,  # what a figure shows: runs, or a `summary` of them
     folder: str | Path,  # where
@@ -428,7 +568,7 @@ def save_numbers(
     text = made.map(_exact).to_csv(index=False, lineterminator="\n")
     return write_atomically(Path(folder) / f"{name}.csv", text.encode())
 
-# %% ../nbs/10_plots.ipynb #c058
+# %% ../nbs/10_plots.ipynb #c069
 def _long(frame: pd.DataFrame, arrays: list[str]) -> pd.DataFrame:
     "A row per run and epoch; a shorter curve ends in empty places."
     rows = []

@@ -35,9 +35,18 @@ def test_data_lists_each_dataset(monkeypatch):
     assert lines[-2].split() == ["toy", "found", "generated"]
 
 
-@pytest.mark.parametrize("args", [
-    ("data", "fetch", "cifar"), ("data", "fetch", "toy", "cifar"), ("data", "fetch"), ("data", "drop"), ("dance",),
-    ("--colour",), ("data", "fetch", "--fast", "toy")])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("data", "fetch", "cifar"),
+        ("data", "fetch", "toy", "cifar"),
+        ("data", "fetch"),
+        ("data", "drop"),
+        ("dance",),
+        ("--colour",),
+        ("data", "fetch", "--fast", "toy"),
+    ],
+)
 def test_mistakes_cost_one_line(args):
     result = rvi(*args)
     assert result.exit_code == 2

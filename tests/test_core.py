@@ -1,6 +1,7 @@
 """What crosses the core's modules: an exact oracle, no influence of hidden entries, independence of neighbours."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,18 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal
 
+from rvi_nb.alternatives import Ladder, LadderDecoder, MixtureRelay, Refined, SemiAmortised
 from rvi_nb.data import generator, load
 from rvi_nb.decoder import decoder
-from rvi_nb.fit import evaluate, fit, infer
+from rvi_nb.fit import VARIANCE, evaluate, fit, gradients, infer, per_run
 from rvi_nb.missing import incomplete, mcar
-from rvi_nb.objective import kl
+from rvi_nb.objective import kl, log_likelihood
 from rvi_nb.posterior import Amortised, MeanField, Relay, keep_top, keep_top_mask
+from rvi_nb.runs import FURTHER, MODELS, Run, compute, product, shape_of
 
 POSTERIORS = {
-    "relay": lambda d, t, seeds: Relay(t, (5, 10), 0.5, seeds),
-    "meanfield": lambda d, t, seeds: MeanField(t, seeds),
-    "amortised": lambda d, t, seeds: Amortised(d, t, (16,), seeds),
+    "relay": lambda net, d, t, precision, seeds: Relay(t, (5, 10), 0.5, seeds),
+    "meanfield": lambda net, d, t, precision, seeds: MeanField(t, seeds),
+    "amortised": lambda net, d, t, precision, seeds: Amortised(d, t, net.sizes[1:-1], seeds),
+    "mixture": lambda net, d, t, precision, seeds: MixtureRelay(t, (5, 10), seeds),
+    "refined": lambda net, d, t, precision, seeds: Refined(net, precision, seeds=seeds),
+    "semi": lambda net, d, t, precision, seeds: SemiAmortised(net, precision, seeds=seeds),
+    "ladder": lambda net, d, t, precision, seeds: Ladder(net, seeds),
 }
+
+
+def make(name, d, t, seeds=(0,), hidden=(16,), variance=VARIANCE):
+    "A posterior and its decoder."
+    net = (LadderDecoder if name == "ladder" else decoder)(d, hidden, t, seeds)
+    return POSTERIORS[name](net, d, t, (1 / per_run(variance, len(seeds), "variance")).float(), seeds), net
 
 
 class Oracle:
@@ -73,10 +86,10 @@ def test_elbo_never_exceeds_the_evidence(seed, spread):
     assert (o.elbo(q) <= o.log_p + 1e-3).all()
 
 
-@pytest.mark.parametrize("name", ["relay", "meanfield"])
+@pytest.mark.parametrize("name", ["relay", "meanfield", "mixture"])
 def test_inference_finds_the_exact_posterior(name):
     o = Oracle()
-    posterior = POSTERIORS[name](o.d, 4, (0,))
+    posterior, _ = make(name, o.d, 4)
     found = infer(posterior, o.net, o.data, 1, epochs=6000, lr=1e-3, variance=o.variance)
     q = posterior(found.local)
     gap = (o.log_p - o.elbo(q)).mean() / o.log_p.mean().abs()
@@ -84,6 +97,96 @@ def test_inference_finds_the_exact_posterior(name):
     exact = o.precision.rsqrt()
     assert ((q.loc[0] - o.mean) / exact).abs().mean() < 0.1  # in units of the exact standard deviation
     assert (q.scale[0] / exact - 1).abs().mean() < 0.1
+
+
+def learn(posterior, net, data, variance, steps):
+    "Learn a posterior for a decoder that is given."
+    net.requires_grad_(False)
+    adam, g = torch.optim.Adam(posterior.parameters(), 3e-3), generator(0, "learn")
+    rows, noise = torch.arange(data.n_rows)[None], lambda: torch.randn(1, data.n_rows, posterior.latent, generator=g)
+    for _ in range(steps):
+        adam.zero_grad()
+        gradients(posterior, net, data, rows, posterior.start(data.n_rows), noise(), torch.tensor([1 / variance]))
+        adam.step()
+    return noise
+
+
+@pytest.mark.parametrize("kind", [Refined, SemiAmortised])
+def test_an_encoder_with_steps_approaches_the_exact_posterior(kind):
+    o = Oracle()  # its encoder is linear, too: alone it has to treat all patterns of holes alike
+    gaps = []
+    for steps in (0, 4, 16):
+        posterior = kind(o.net, torch.tensor([1 / o.variance]), steps)
+        noise = learn(posterior, o.net, o.data, o.variance, 200)
+        with torch.no_grad():
+            elbo = o.elbo(posterior(None, *o.data.batch(torch.arange(40)[None]), noise()))
+        assert (elbo <= o.log_p + 1e-3).all()
+        gaps.append((o.log_p - elbo).mean() / o.log_p.mean().abs())
+    assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
+
+
+@pytest.mark.parametrize("kind", [Refined, SemiAmortised])
+def test_steps_alone_approach_the_exact_posterior(kind):
+    o = Oracle()
+    batch, noise = o.data.batch(torch.arange(40)[None]), torch.randn(1, 40, 4, generator=generator(0))
+    gaps = []
+    for steps in (0, 1, 4, 16, 64):
+        with torch.no_grad():
+            gaps.append((o.log_p - o.elbo(kind(o.net, torch.tensor([1 / o.variance]), steps)(None, *batch, noise))).mean())
+    assert all(more < less for less, more in pairwise(gaps)) and gaps[-1] > 0
+    assert gaps[-1] / o.log_p.mean().abs() < 0.02
+
+
+def test_the_ladder_approaches_the_evidence():
+    """Pairs (z_1, z_2) that are independent of each other given x: the exact posterior has the ladder's form, and log p(x) is known."""
+    g, variance, n = generator(0, "ladder"), 0.2, 40
+    net = LadderDecoder(20, (), 8)
+    for p in net.parameters():
+        p.data.zero_()
+    for k in range(4):
+        net.weights[0].data[0, k, 5 * k : 5 * k + 5] = torch.randn(5, generator=g)
+    net.top_down.weights[0].data[0, :, :4] = torch.diag(torch.tensor([1.0, -0.5, 0.8, 0.3]))
+    net.top_down.biases[0].data[0, 0, 4:] = 2 * math.log(0.7)
+    x = (net(torch.randn(1, n, 8, generator=g)) + math.sqrt(variance) * torch.randn(1, n, 20, generator=g))[0].detach()
+    data = incomplete(x, torch.ones(n, 20, dtype=torch.bool))  # then a linear encoder can be exact
+    linear = net(torch.eye(8)[None])[0].detach()  # the decoder is linear in u
+    log_p = torch.distributions.MultivariateNormal(torch.zeros(20), linear.T @ linear + variance * torch.eye(20)).log_prob(x)
+    posterior = Ladder(net)
+    noise, batch = learn(posterior, net, data, variance, 1500), data.batch(torch.arange(n)[None])
+    draws = []
+    with torch.no_grad():
+        for _ in range(400):
+            draw = noise()
+            q = posterior(None, *batch, draw)
+            draws.append((log_likelihood(net(q.loc + q.scale * draw), *batch, variance) - kl(q))[0])
+    elbo = torch.stack(draws)
+    assert (elbo.mean(0) <= log_p + 4 * elbo.std(0) / 20).all()
+    assert (log_p - elbo.mean(0)).mean() / log_p.mean().abs() < 0.02
+
+
+@pytest.mark.parametrize("name", ["amortised", "mixture", "semi", "ladder"])
+def test_gradients_are_those_of_the_whole_objective(name):
+    variance = [0.1, 1.0]
+    posterior, net = make(name, 12, 4, (0, 1), variance=variance)
+    data = incomplete(torch.randn(9, 12, generator=generator(0)), mcar((2, 9, 12), 0.4, generator(1)))
+    rows, noise = torch.arange(9).repeat(2, 1), torch.randn(2, 9, 4, generator=generator(2))
+    local, batch = posterior.start(9).requires_grad_(), data.batch(rows)
+    gradients(posterior, net, data, rows, local, noise, 1 / torch.tensor(variance))
+    q = posterior(local, *batch, noise)
+    loss = kl(q) - log_likelihood(net(q.loc + q.scale * noise), *batch, torch.tensor(variance)[:, None])
+    learned = [*posterior.parameters(), *net.parameters(), *([local] if posterior.n_local else [])]
+    wanted = torch.autograd.grad(loss.sum(), learned)
+    torch.testing.assert_close([p.grad for p in learned], list(wanted), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [Refined, SemiAmortised])
+def test_no_steps_are_the_vae(kind):
+    data = incomplete(torch.randn(60, 12, generator=generator(0)), mcar((2, 60, 12), 0.5, generator(1)))
+    outcomes = []
+    for choose in (lambda net: Amortised(12, 4, (16,), (0, 1)), lambda net: kind(net, torch.full((2,), 1 / VARIANCE), 0, seeds=(0, 1))):
+        net = decoder(12, (16,), 4, (0, 1))
+        outcomes.append(fit(choose(net), net, data, 4, batch_size=32).curve)
+    assert np.array_equal(*outcomes)
 
 
 def test_a_row_with_nothing_observed_has_the_prior_as_its_posterior():
@@ -102,7 +205,7 @@ def test_hidden_entries_have_no_influence(name, poison):
     outcomes = []
     for values in (x, torch.where(mask[0], x, poison)):
         data = incomplete(values, mask)
-        f = fit(POSTERIORS[name](12, 4, (0, 1)), decoder(12, (16,), 4, (0, 1)), data, 3, batch_size=32)
+        f = fit(*make(name, 12, 4, (0, 1)), data, 3, batch_size=32)
         found = infer(f.posterior, f.decoder, data, 2, 3)
         outcomes.append((f.local, f.curve, found.local, found.curve, found.loss, *(p.detach() for p in f.decoder.parameters())))
     for one, other in zip(*outcomes, strict=True):
@@ -116,7 +219,8 @@ def test_a_run_does_not_depend_on_its_neighbours_and_repeats(name):
 
     def train(runs):
         data = incomplete(x, masks[runs])
-        return fit(POSTERIORS[name](30, 8, runs), decoder(30, (16,), 8, runs), data, 5, [lrs[r] for r in runs], variance=[variances[r] for r in runs])
+        variance = [variances[r] for r in runs]
+        return fit(*make(name, 30, 8, runs, variance=variance), data, 5, [lrs[r] for r in runs], variance=variance)
 
     together, again = train([0, 1, 2]), train([0, 1, 2])
     assert np.array_equal(together.curve, again.curve) and torch.equal(together.local, again.local)
@@ -129,20 +233,34 @@ def test_a_run_does_not_depend_on_its_neighbours_and_repeats(name):
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_inference_of_a_row_does_not_depend_on_the_others(name):
     x, mask = torch.randn(300, 30, generator=generator(0)), mcar((1, 300, 30), 0.5, generator(1))
-    posterior, net = POSTERIORS[name](30, 8, (0,)), decoder(30, (16,), 8)
+    posterior, net = make(name, 30, 8)
     whole = infer(posterior, net, incomplete(x, mask), 5, 10).local
     some = torch.tensor([250, 3, 77])
     part = infer(posterior, net, incomplete(x[some], mask[:, some]), 5, 10).local
     torch.testing.assert_close(part[0], whole[0, some], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", MODELS + FURTHER)
+def test_a_run_has_the_same_bits_in_any_group(model):
+    runs = product(Run(model, "toy", n_train=300, n_test=70, epochs=2), rate=(0.2, 0.8), test_rate=(None, 0.5), seed=range(2))
+    assert len({shape_of(r) for r in runs}) == 1
+    together = compute(runs)
+    for i in (0, 3, 6):
+        alone = compute(runs[i : i + 1])[0]
+        for name in ("train_loss", "test_loss", "imputation_loss"):
+            assert alone[name] == together[i][name]
+        assert np.array_equal(alone["train_curve"], together[i]["train_curve"])
+    same_training = together[0], together[2]  # they differ in what is hidden of the test rows
+    assert same_training[0]["train_loss"] == same_training[1]["train_loss"] and same_training[0]["test_loss"] != same_training[1]["test_loss"]
+
+
 def test_global_random_state_is_left_alone():
     state = torch.get_rng_state()
-    np_state = np.random.get_state()[1].copy()
+    np_state = np.random.get_state()[1].copy()  # noqa: NPY002
     data = incomplete(torch.randn(50, 6, generator=generator(0)), mcar((50, 6), 0.3, generator(1)))
     f = fit(Relay(4, (3, 5)), decoder(6, (8,), 4), data, 2)
     infer(f.posterior, f.decoder, data, 1, 2)
-    assert torch.equal(state, torch.get_rng_state()) and (np_state == np.random.get_state()[1]).all()
+    assert torch.equal(state, torch.get_rng_state()) and (np_state == np.random.get_state()[1]).all()  # noqa: NPY002
 
 
 @given(

@@ -63,6 +63,7 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def offline(monkeypatch):
     "No package manager, no network."
+
     def refuse(*args, **kwargs):
         raise requests.ConnectionError("no network")
 
@@ -137,8 +138,7 @@ def test_cache_is_checked_each_time_and_repaired(place):
 
 
 def test_wrong_bytes_from_a_source_never_reach_the_cache(place):
-    with (pytest.warns(UserWarning, match="first: a.bin has SHA-256"),
-          pytest.raises(data.DataError, match="first: a.bin has SHA-256") as error):
+    with pytest.warns(UserWarning, match=r"first: a\.bin has SHA-256"), pytest.raises(data.DataError, match=r"first: a\.bin has SHA-256") as error:
         data._contents(made_up(Fake(b"bad", "first"), Fake(OSError("404"), "second")))
     assert "second: 404" in str(error.value)
     assert not list((place / "cache").iterdir())
@@ -160,8 +160,7 @@ def test_unreachable_source_is_asked_once_until_the_next_fetch(place, monkeypatc
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "mosi"])
 def test_no_source_reachable_names_them_all(place, offline, monkeypatch, name):
     if name == "fashion_mnist":
-        monkeypatch.setitem(data.FILES, name, data.Files(
-            name, data.FASHION.sha256, data.FASHION.remote, system=str(place / "nowhere")))
+        monkeypatch.setitem(data.FILES, name, data.Files(name, data.FASHION.sha256, data.FASHION.remote, system=str(place / "nowhere")))
     with pytest.raises(data.DataError) as error:
         data.load(name)
     message = str(error.value)
@@ -235,8 +234,7 @@ def test_tar_gives_the_one_file_asked_for(tmp_path):
     assert files_below(tmp_path / "out") == ["package/data/x"]
 
 
-@pytest.mark.parametrize("evil", [
-    member("../evil"), member("package/../../evil"), member("package/data", "/etc"), member("package/data", "../../..")])
+@pytest.mark.parametrize("evil", [member("../evil"), member("package/../../evil"), member("package/data", "/etc"), member("package/data", "../../..")])
 def test_tar_with_a_path_outside_is_refused(tmp_path, evil):
     archive = tar_with(tmp_path / "a.tgz", evil, member("package/data/x"))
     (tmp_path / "out").mkdir()
@@ -319,7 +317,7 @@ def write_mosi(folder, videos):
     "Three features of one utterance per video; the rows of train and test are not in the transcripts' order."
     n = len(videos)
     order = list(range(n))[::-1]
-    parts = {"train": order[: n // 2], "test": order[n // 2:]}
+    parts = {"train": order[: n // 2], "test": order[n // 2 :]}
     contents = {"transcripts.csv": "".join(f'"{v}_{i}","A, CAF\xc9","93","1"\n' for i, v in enumerate(videos)).encode("latin-1")}
     for part, rows in parts.items():
         contents[f"text_{part}.csv"] = "".join(f'"{r}","0.5"\n' for r in rows).encode()
@@ -335,7 +333,7 @@ def write_mosi(folder, videos):
 @pytest.mark.parametrize("layout", ["mosi", "mosi/data"])
 def test_mosi_rows_follow_the_official_folds(place, monkeypatch, layout):
     folds = data.MOSI_FOLDS
-    videos = [v for group in zip(folds["train"], folds["test"], folds["valid"]) for v in group]
+    videos = [v for group in zip(folds["train"], folds["test"], folds["valid"], strict=False) for v in group]
     hashes = write_mosi(place / "data" / layout, videos)
     monkeypatch.setitem(data.FILES, "mosi", data.Files("mosi", hashes, ()))
     d = data.load("mosi")

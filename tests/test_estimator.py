@@ -52,6 +52,7 @@ def incomplete_iris(rate=0.3, dtype=np.float64):
 
 # scikit-learn's own checks
 
+
 @parametrize_with_checks([make(posterior=p) for make in (imputer, encoder) for p in POSTERIORS])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -87,6 +88,7 @@ def test_common_adds_missing_indicator(value):
 
 
 # in scikit-learn's company
+
 
 def test_pipeline_grid_search_and_cross_validation():
     x, y = incomplete_iris(), load_iris().target
@@ -125,15 +127,31 @@ def test_text_is_refused_by_name():
         imputer().fit(frame)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("posterior", "full"), ("latent", 0), ("ratio", 2), ("n_models", 1.5), ("max_epochs", 0), ("held_out", 1), ("variance", -1),
-    ("variance", "small"), ("groups", (0,)), ("hidden", 64), ("missing_values", "?"), ("lr", 0), ("batch_size", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("posterior", "full"),
+        ("latent", 0),
+        ("ratio", 2),
+        ("n_models", 1.5),
+        ("max_epochs", 0),
+        ("held_out", 1),
+        ("variance", -1),
+        ("variance", "small"),
+        ("groups", (0,)),
+        ("hidden", 64),
+        ("missing_values", "?"),
+        ("lr", 0),
+        ("batch_size", 0),
+    ],
+)
 def test_wrong_parameters_are_named(name, value):
     with pytest.raises(ValueError, match=name):
         imputer(**{name: value}).fit([[1.0, 2.0], [3.0, 4.0]])
 
 
 # every row for itself
+
 
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("make", [imputer, encoder])
@@ -162,6 +180,7 @@ def test_the_global_seed_is_left_alone():
 
 
 # holes and scales
+
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -212,6 +231,7 @@ def test_imputed_values_stay_in_the_observed_range():
 
 # draws, samples, scores
 
+
 def test_shapes_of_everything():
     x = incomplete_iris()
     fitted = imputer(n_models=3).fit(x)
@@ -253,6 +273,7 @@ def test_verbose_shows_progress(capfd):
 
 
 # files
+
 
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("make", [imputer, encoder])
@@ -299,22 +320,27 @@ def rewrite(path, change_about=None, change_arrays=None):
     with safe_open(path, framework="numpy") as f:
         about = json.loads(f.metadata()["rvi_nb"])
     arrays = load_file(path)
-    if change_about: change_about(about)
-    if change_arrays: change_arrays(arrays)
+    if change_about:
+        change_about(about)
+    if change_arrays:
+        change_arrays(arrays)
     save_file(arrays, path, {"rvi_nb": json.dumps(about)})
 
 
-@pytest.mark.parametrize(("about", "arrays", "message"), [
-    (lambda a: a.update(version=2), None, "format version 2; this rvi_nb reads version 1"),
-    (lambda a: a["params"].update(latent=5), None, "do not fit"),
-    (lambda a: a["params"].update(latent="five"), None, "latent must be"),
-    (lambda a: a["params"].update(colour=5), None, "colour"),
-    (lambda a: a["values"].update(fit=5), None, "unknown value 'fit'"),
-    (lambda a: a.pop("params"), None, "params"),
-    (None, lambda a: a.pop("mean_"), "mean_"),
-    (None, lambda a: a.update(scale_=np.ones(9)), "scale_ has shape"),
-    (None, lambda a: a.pop("decoder.weights.0"), "do not fit"),
-])
+@pytest.mark.parametrize(
+    ("about", "arrays", "message"),
+    [
+        (lambda a: a.update(version=2), None, "format version 2; this rvi_nb reads version 1"),
+        (lambda a: a["params"].update(latent=5), None, "do not fit"),
+        (lambda a: a["params"].update(latent="five"), None, "latent must be"),
+        (lambda a: a["params"].update(colour=5), None, "colour"),
+        (lambda a: a["values"].update(fit=5), None, "unknown value 'fit'"),
+        (lambda a: a.pop("params"), None, "params"),
+        (None, lambda a: a.pop("mean_"), "mean_"),
+        (None, lambda a: a.update(scale_=np.ones(9)), "scale_ has shape"),
+        (None, lambda a: a.pop("decoder.weights.0"), "do not fit"),
+    ],
+)
 def test_changed_files(about, arrays, message, tmp_path):
     path = tmp_path / "model"
     imputer().fit(incomplete_iris()).save(path)
@@ -357,7 +383,9 @@ def test_interrupted_fit_leaves_no_file(tmp_path):
         say = lambda epoch, error: print("epoch", flush=True)
         RelayImputer(max_epochs=100000, patience=100000, variance=0.1, callbacks=[say]).fit(x).save(sys.argv[1])
     """)
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     assert process.stdout.readline() == "ready\n" and process.stdout.readline() == "epoch\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0
@@ -380,6 +408,7 @@ def test_import_is_lazy():
 
 
 # does it mean anything?
+
 
 def test_coverage_on_breast_cancer():
     x = load_breast_cancer().data

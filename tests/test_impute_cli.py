@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rvi_nb import RelayImputer, estimator
 from rvi_nb.cli import main
 
-TABLE = "id,length,note,width,empty\nr1,1.50,fine,2e0,\nr2,,\"a, b\",4,\nr3,3.25,,NA,\nr4,+4,x,NaN,\nr5, 5.5,y,10,\n"
+TABLE = 'id,length,note,width,empty\nr1,1.50,fine,2e0,\nr2,,"a, b",4,\nr3,3.25,,NA,\nr4,+4,x,NaN,\nr5, 5.5,y,10,\n'
 
 
 @pytest.fixture(autouse=True)
@@ -99,25 +99,34 @@ def test_stored_model(folder):
     failed(run(folder / "in.csv", folder / "d.csv", "--model", folder / "m"), 1, "damaged")
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("a,b\n1,2\n3,many\n5,6\n", ("'b'", "row 2", "'many'")),
-    ("a,b\n1,2\ninf,4\n", ("'a'", "row 2", "infinite")),
-    ("a,b\n1,2\n3\n", ("row 2", "1 cells")),
-    ("a,a\n1,2\n", ("'a' occurs twice",)),
-    ("a,b\nx,y\n", ("no numeric column",)),
-    ("a,b\n", ("header",)),
-    ("", ("header",)),
-    ("a\n\x00\xff\n1\n", ()),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1,2\n3,many\n5,6\n", ("'b'", "row 2", "'many'")),
+        ("a,b\n1,2\ninf,4\n", ("'a'", "row 2", "infinite")),
+        ("a,b\n1,2\n3\n", ("row 2", "1 cells")),
+        ("a,a\n1,2\n", ("'a' occurs twice",)),
+        ("a,b\nx,y\n", ("no numeric column",)),
+        ("a,b\n", ("header",)),
+        ("", ("header",)),
+        ("a\n\x00\xff\n1\n", ()),
+    ],
+)
 def test_bad_tables(text, words, folder):
     (folder / "bad.csv").write_bytes(text.encode("latin-1"))
     failed(run(folder / "bad.csv", folder / "out.csv"), 1, *words)
     assert not (folder / "out.csv").exists()
 
 
-@pytest.mark.parametrize(("args", "words"), [
-    (("none.csv", "out.csv"), ("none.csv",)), (("in.csv", "out.txt"), ("out.txt", ".parquet")), (("in.csv", "no/out.csv"), ("no folder",)),
-    (("in.csv",), ("OUT",))])
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("none.csv", "out.csv"), ("none.csv",)),
+        (("in.csv", "out.txt"), ("out.txt", ".parquet")),
+        (("in.csv", "no/out.csv"), ("no folder",)),
+        (("in.csv",), ("OUT",)),
+    ],
+)
 def test_mistakes(args, words, folder, monkeypatch):
     monkeypatch.chdir(folder)
     failed(run(*args), 2, *words)
