@@ -38,8 +38,10 @@ VARIANTS = {
 def table(name: str) -> np.ndarray:
     "Standardised values."
     rng = np.random.default_rng(5)
-    if name == "iris": x = load_iris().data
-    if name == "factors": x = rng.standard_normal((200, 4)) @ rng.standard_normal((4, 10)) + rng.standard_normal((200, 10))
+    if name == "iris":
+        x = load_iris().data
+    if name == "factors":
+        x = rng.standard_normal((200, 4)) @ rng.standard_normal((4, 10)) + rng.standard_normal((200, 10))
     if name == "curved":
         z = rng.standard_normal((300, 3))
         x = np.tanh(z @ rng.standard_normal((3, 12))) + 0.15 * (z @ rng.standard_normal((3, 12))) ** 2 + 0.3 * rng.standard_normal((300, 12))
@@ -66,10 +68,12 @@ def measure(name: str, rate: float, variant: str) -> dict:
 def main(out: Path) -> None:
     "Measure what is not in the table yet."
     done = {(r["table"], float(r["rate"]), r["variant"]) for r in csv.DictReader(out.open())} if out.exists() else set()
-    if not done: out.write_text(",".join(FIELDS) + "\n")
+    if not done:
+        out.write_text(",".join(FIELDS) + "\n")
     for variant in ("KNNImputer", "IterativeImputer", *VARIANTS):
         for name, rate in CELLS:
-            if (name, rate, variant) in done: continue
+            if (name, rate, variant) in done:
+                continue
             try:
                 row = measure(name, rate, variant)
             except DataError as e:

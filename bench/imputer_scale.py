@@ -49,13 +49,16 @@ def measure(rows: int) -> None:
 @click.option("--out", default=Path(__file__).with_name("imputer_scale.csv"), type=click.Path(path_type=Path))
 def main(rows: tuple[int, ...], one: int | None, out: Path) -> None:
     "Measure every size."
-    if one: return measure(one)
+    if one:
+        measure(one)
+        return
     lines = [FIELDS]
     for n in rows:
         text = subprocess.run([sys.executable, __file__, "--one", str(n)], check=True, capture_output=True, text=True).stdout
         lines.append(text.strip().split(","))
         click.echo(text.strip())
-    with out.open("w", newline="") as f: csv.writer(f, lineterminator="\n").writerows(lines)
+    with out.open("w", newline="") as f:
+        csv.writer(f, lineterminator="\n").writerows(lines)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -21,13 +22,13 @@ from torch import nn
 
 from rvi_nb.data import generator, load, write_atomically
 from rvi_nb.decoder import decoder
-from rvi_nb.fit import VARIANCE, fit, infer
+from rvi_nb.fit import VARIANCE, fit, infer, sample_size
 from rvi_nb.missing import Incomplete, incomplete, mcar
 from rvi_nb.objective import elastic_sums
 from rvi_nb.posterior import Amortised, MeanField, Relay
 
 HERE = Path(__file__).parent
-GROUPS, LATENT, BATCH, SAMPLE = (25, 50, 100), 64, 256, 1000
+GROUPS, LATENT, BATCH = (25, 50, 100), 64, 256
 MAKE = {"rvi": lambda d, s: Relay(seeds=s), "vad": lambda d, s: MeanField(seeds=s), "vae": lambda d, s: Amortised(d, seeds=s)}
 
 
@@ -85,7 +86,7 @@ def straightforward(model: str, data: Incomplete, epochs: int) -> tuple[list[flo
 
     adam = torch.optim.Adam(parameters, lr=1e-3, fused=True)
     shuffle, noise = generator(0, "shuffle"), generator(0, "noise")
-    watched = torch.randperm(n, generator=generator(0, "sample"))[:SAMPLE]
+    watched = torch.randperm(n, generator=generator(0, "sample"))[: sample_size(n)]
     seconds = []
     for _ in range(epochs):
         began = time.perf_counter()
@@ -113,7 +114,7 @@ def ours(model: str, data: Incomplete, epochs: int) -> tuple[list[float], float]
     "All runs of `data` side by side. Seconds of each epoch (all runs together), final loss of the first run."
     seeds, stamps = range(data.n_runs), [time.perf_counter()]
     f = fit(MAKE[model](data.n_features, seeds), decoder(data.n_features, seeds=seeds), data, epochs, on_epoch=lambda e: stamps.append(time.perf_counter()))
-    return [b - a for a, b in zip(stamps, stamps[1:])], f.curve[0, -1].item()
+    return [b - a for a, b in pairwise(stamps)], f.curve[0, -1].item()
 
 
 def products(model: str, data: Incomplete, epochs: int) -> tuple[list[float], float]:
@@ -174,7 +175,12 @@ def peak_rss(model: str, dims: int, n: int, runs: int) -> float:
     return float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
 
 
-def measure(case: tuple[str, int, int], runs: list[int], repeats: int, epochs: int, straight: bool = True) -> list[dict]:
+def record(variant, model, dims, rows, runs, processes=1, seconds_per_run_epoch=None, loss=math.nan, rss_mib=None) -> dict:
+    "One entry of results.json."
+    return locals() | dict(loss=None if math.isnan(loss) else loss)
+
+
+def measure(case: tuple[str, int, int], runs: list[int], repeats: int, epochs: int) -> list[dict]:
     "One case, all ways, interleaved."
     model, dims, n = case
     data = {r: holes(dims, n, r) for r in {1, *runs}}
@@ -187,9 +193,8 @@ def measure(case: tuple[str, int, int], runs: list[int], repeats: int, epochs: i
 
     ours(model, data[1], 1)
     for _ in range(repeats):
-        if straight:
-            seconds, loss = straightforward(model, data[1], epochs)
-            note(("straightforward", 1, 1), min(seconds), loss)
+        seconds, loss = straightforward(model, data[1], epochs)
+        note(("straightforward", 1, 1), min(seconds), loss)
         for r in dict.fromkeys((1, *runs)):
             for way in ("ours", "products"):
                 seconds, loss = WAYS[way](model, data[r], epochs)
@@ -197,10 +202,7 @@ def measure(case: tuple[str, int, int], runs: list[int], repeats: int, epochs: i
         if len(runs):
             for way in ("ours", "products"):
                 note((way, 2 * runs[-1], 2), *in_processes(way, model, dims, n, runs[-1], epochs))
-    return [
-        dict(variant=way, model=model, dims=dims, rows=n, runs=r, processes=p, seconds_per_run_epoch=s, loss=None if math.isnan(losses[way, r, p]) else losses[way, r, p], rss_mib=None)
-        for (way, r, p), s in best.items()
-    ]
+    return [record(way, model, dims, n, r, p, s, losses[way, r, p]) for (way, r, p), s in best.items()]
 
 
 def inference(n: int = 10_000, epochs: int = 250) -> dict:
@@ -210,7 +212,7 @@ def inference(n: int = 10_000, epochs: int = 250) -> dict:
     began = time.perf_counter()
     found = infer(f.posterior, f.decoder, data, f.steps_per_epoch, epochs)
     took = time.perf_counter() - began
-    return dict(variant="ours", model="rvi inference", dims=784, rows=n, runs=1, processes=1, seconds_per_run_epoch=took / epochs, loss=float(found.loss[0]), rss_mib=None, seconds_per_row=took / n)
+    return record("ours", "rvi inference", 784, n, 1, 1, took / epochs, float(found.loss[0])) | dict(seconds_per_row=took / n)
 
 
 # --- the table -----------------------------------------------------------------------------------------------------
@@ -222,9 +224,26 @@ def table(records: list[dict]) -> str:
     cases = dict.fromkeys((r["model"], r["dims"], r["rows"]) for r in records if r["variant"] == "straightforward")
     for model, dims, n in cases:
         mine = [r for r in records if (r["model"], r["dims"], r["rows"]) == (model, dims, n)]
-        get = lambda way, only=None: min((r["seconds_per_run_epoch"] for r in mine if r["variant"] == way and only in (None, r["runs"])), default=math.nan)
+        get = lambda way, only=None, mine=mine: min(
+            (r["seconds_per_run_epoch"] for r in mine if r["variant"] == way and only in (None, r["runs"])), default=math.nan
+        )
         s, one, best, limit = get("straightforward"), get("ours", 1), get("ours"), get("products")
-        lines.append(f"{f'{model} {dims} x {n:,}':<26}{1e3 * s:>13.1f} ms{1e3 * one:>7.1f} ms{1e3 * best:>8.1f} ms{1e3 * limit:>7.1f} ms   {s / one:>5.1f}x{s / best:>6.1f}x  {best / limit:>9.1f}x")
+        lines.append(
+            f"{f'{model} {dims} x {n:,}':<26}{1e3 * s:>13.1f} ms{1e3 * one:>7.1f} ms{1e3 * best:>8.1f} ms{1e3 * limit:>7.1f} ms   {s / one:>5.1f}x{s / best:>6.1f}x  {best / limit:>9.1f}x"
+        )
+    return "\n".join(lines)
+
+
+def remarks(records: list[dict]) -> str:
+    "Growth with the rows, memory, and the time of inference."
+    alone = [r for r in records if r["variant"] == "ours" and r["model"] == "rvi" and r["runs"] == 1 and r["seconds_per_run_epoch"]]
+    growing = {r["rows"]: r["seconds_per_run_epoch"] for r in alone if r["dims"] == 784}
+    lines = [f"{b:,} rows against {a:,}: {growing[b] / growing[a]:.2f}x the time per epoch" for a, b in pairwise(sorted(growing))]
+    for r in records:
+        if r["rss_mib"]:
+            lines.append(f"peak memory, rvi 784 x {r['rows']:,}, R = {r['runs']}: {r['rss_mib']:.0f} MiB")
+        if r["model"] == "rvi inference":
+            lines.append(f"inference: {1e3 * r['seconds_per_row']:.2f} ms per row for {r['rows']:,} new rows")
     return "\n".join(lines)
 
 
@@ -249,16 +268,8 @@ def main() -> None:
     records.append(inference(*((1000, 25) if args.quick else ())))
     if not args.quick:
         for n, r in ((10_000, 8), (60_000, 1)):
-            records.append(dict(variant="ours", model="rvi", dims=784, rows=n, runs=r, processes=1, seconds_per_run_epoch=None, loss=None, rss_mib=peak_rss("rvi", 784, n, r)))
-    print("\n" + table(records))
-    growing = {r["rows"]: r["seconds_per_run_epoch"] for r in records if r["variant"] == "ours" and r["model"] == "rvi" and r["runs"] == 1 and r["seconds_per_run_epoch"]}
-    if 40_000 in growing:
-        print(f"\n40,000 rows against 10,000: {growing[40_000] / growing[10_000]:.2f}x the time per epoch")
-    for r in records:
-        if r["rss_mib"]:
-            print(f"peak memory, rvi 784 x {r['rows']:,}, R = {r['runs']}: {r['rss_mib']:.0f} MiB")
-    last = next(r for r in records if r["model"] == "rvi inference")
-    print(f"inference: {1e3 * last['seconds_per_row']:.2f} ms per row for {last['rows']:,} new rows")
+            records.append(record("ours", "rvi", 784, n, r, rss_mib=peak_rss("rvi", 784, n, r)))
+    print(f"\n{table(records)}\n\n{remarks(records)}")
     write_atomically(HERE / ("quick.json" if args.quick else "results.json"), json.dumps(records, indent=1).encode())
 
 

@@ -1,15 +1,36 @@
 """Verdicts on made-up runs whose answers are known, and properties every verdict has."""
+
 import json
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
-from rvi_nb.claims import (Cell, Claim, Claims, best_higher, cells_table, decreasing, epochs_to_reach, faster, from_json,
-                           higher, interval, load_claims, lower, not_worse, plain, rank, save_claims, table, to_json)
+from rvi_nb.claims import (
+    Cell,
+    Claim,
+    Claims,
+    best_higher,
+    cells_table,
+    decreasing,
+    epochs_to_reach,
+    faster,
+    from_json,
+    higher,
+    interval,
+    load_claims,
+    lower,
+    not_worse,
+    plain,
+    rank,
+    save_claims,
+    table,
+    to_json,
+)
 
 MIRROR = {"holds": "contradicted", "contradicted": "holds", "inconclusive": "inconclusive"}
 finite = st.floats(-1e3, 1e3, allow_nan=False, width=32)
@@ -24,21 +45,25 @@ def frame_of(ours, rival, **columns):
 @st.composite
 def tables(draw):
     "Runs of two models in up to three cells, some of them diverged, some without a partner."
-    rows = [dict(model=m, seed=s, rate=r, loss=draw(loss))
-            for r in (.1, .5, .9)[:draw(st.integers(1, 3))] for s in range(draw(st.integers(0, 5))) for m in ("rvi", "vad")]
-    rows += [dict(model="rvi", seed=99, rate=.1, loss=0.)]
+    rows = [
+        dict(model=m, seed=s, rate=r, loss=draw(loss))
+        for r in (0.1, 0.5, 0.9)[: draw(st.integers(1, 3))]
+        for s in range(draw(st.integers(0, 5)))
+        for m in ("rvi", "vad")
+    ]
+    rows += [dict(model="rvi", seed=99, rate=0.1, loss=0.0)]
     return pd.DataFrame(rows)
 
 
 # --- the interval -----------------------------------------------------------------------------------------------------
 
+
 @given(st.lists(finite, min_size=2, max_size=12))
 def test_interval_is_students(d):
     mean, low, high = interval(d)
-    spread = stats.sem(np.array(d, dtype=float)) * stats.t.ppf(.975, len(d) - 1)
+    spread = stats.sem(np.array(d, dtype=float)) * stats.t.ppf(0.975, len(d) - 1)
     assert low <= mean <= high
-    np.testing.assert_allclose([low, high], [np.mean(d, dtype=float) - spread, np.mean(d, dtype=float) + spread],
-                               rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose([low, high], [np.mean(d, dtype=float) - spread, np.mean(d, dtype=float) + spread], rtol=1e-6, atol=1e-6)
 
 
 @given(st.lists(st.one_of(finite, st.sampled_from([math.inf, -math.inf])), max_size=8), st.randoms(use_true_random=False))
@@ -57,6 +82,7 @@ def test_no_spread_no_width(value, n):
 
 
 # --- known answers ----------------------------------------------------------------------------------------------------
+
 
 def test_clear_effect_and_its_reverse():
     frame = frame_of([1, 1.1, 1.2], [2, 2.1, 2.3])
@@ -80,7 +106,7 @@ def test_too_few_seeds(seeds):
 
 
 def test_pairs_are_matched_by_seed():
-    frame = frame_of([1, 5, 9], [2, 6, 10])          # a difference of one at each seed, lost in the spread between seeds
+    frame = frame_of([1, 5, 9], [2, 6, 10])  # a difference of one at each seed, lost in the spread between seeds
     assert lower(frame, "loss", "rvi", "vad").cells[0].mean == -1
     lone = frame[~((frame.model == "vad") & (frame.seed == 2))]
     assert (lower(lone, "loss", "rvi", "vad").cells[0].n, lower(lone, "loss", "rvi", "vad").cells[0].unpaired) == (2, 1)
@@ -91,7 +117,7 @@ def test_mixed_cells_say_so():
     frame = pd.concat([frame_of(*v, dataset=k) for k, v in dict(a=good, b=bad, c=open_).items()])
     claim = lower(frame, "loss", "rvi", "vad", ["dataset"], missing=["CMU-MOSI"])
     assert claim.counts == dict(holds=1, contradicted=1, inconclusive=1, n=3) and claim.verdict == "partly"
-    assert "CONTRADICTED in 1 of 3 (dataset b" in claim.summary and "counts only cells that ran" in claim.summary
+    assert "CONTRADICTED in 1 of 3 (b" in claim.summary and "counts only cells that ran" in claim.summary
     assert "**PARTLY**" in Claims([claim])._repr_markdown_() and "CMU-MOSI" in Claims([claim])._repr_markdown_()
     assert lower(frame[frame.dataset != "a"], "loss", "rvi", "vad", ["dataset"]).verdict == "contradicted"
 
@@ -99,16 +125,19 @@ def test_mixed_cells_say_so():
 NAN = float("nan")
 
 
-@pytest.mark.parametrize("ours, rival, outcome, diverged", [
-    ([1, 1, 1], [2, NAN, 2], "holds", (0, 1, 0)),            # only the rival diverged
-    ([1, NAN, 1], [2, 2, 2], "inconclusive", (1, 0, 0)),     # ours diverged once, won otherwise
-    ([3, NAN, 3], [2, 2, 2], "contradicted", (1, 0, 0)),     # ours diverged once, lost otherwise
-    ([NAN] * 3, [2, 2, 2], "contradicted", (3, 0, 0)),
-    ([1, 1, 1], [NAN] * 3, "holds", (0, 3, 0)),
-    ([NAN, 1, 1], [NAN, 2, 2], "holds", (0, 0, 1)),          # both: no information
-    ([NAN] * 3, [NAN] * 3, "inconclusive", (0, 0, 3)),
-    ([NAN, 1, 1], [2, NAN, 2], "inconclusive", (1, 1, 0)),
-])
+@pytest.mark.parametrize(
+    "ours, rival, outcome, diverged",
+    [
+        ([1, 1, 1], [2, NAN, 2], "holds", (0, 1, 0)),  # only the rival diverged
+        ([1, NAN, 1], [2, 2, 2], "inconclusive", (1, 0, 0)),  # ours diverged once, won otherwise
+        ([3, NAN, 3], [2, 2, 2], "contradicted", (1, 0, 0)),  # ours diverged once, lost otherwise
+        ([NAN] * 3, [2, 2, 2], "contradicted", (3, 0, 0)),
+        ([1, 1, 1], [NAN] * 3, "holds", (0, 3, 0)),
+        ([NAN, 1, 1], [NAN, 2, 2], "holds", (0, 0, 1)),  # both: no information
+        ([NAN] * 3, [NAN] * 3, "inconclusive", (0, 0, 3)),
+        ([NAN, 1, 1], [2, NAN, 2], "inconclusive", (1, 1, 0)),
+    ],
+)
 def test_divergence(ours, rival, outcome, diverged):
     cell = lower(frame_of(ours, rival), "loss", "rvi", "vad").cells[0]
     assert (cell.outcome, cell.diverged) == (outcome, diverged)
@@ -119,48 +148,60 @@ def test_divergence(ours, rival, outcome, diverged):
 def test_not_worse_margin():
     rival = [1.0, 1.1, 0.9, 1.0]
     at = lambda add: not_worse(frame_of([v + add for v in rival], rival), "loss", "rvi", "vad").cells[0].outcome
-    assert [at(-.5), at(0), at(.019), at(.021), at(.5)] == ["holds"] * 3 + ["contradicted"] * 2
-    noisy = frame_of([1.0, 1.2, .8, 1.1], rival)
+    assert [at(-0.5), at(0), at(0.019), at(0.021), at(0.5)] == ["holds"] * 3 + ["contradicted"] * 2
+    noisy = frame_of([1.0, 1.2, 0.8, 1.1], rival)
     assert not_worse(noisy, "loss", "rvi", "vad").verdict == "inconclusive"
     assert not_worse(frame_of([0, 0], [0, 0]), "loss", "rvi", "vad").verdict == "reproduced"
 
 
 def test_selectors_rivals_and_over():
-    rows = [dict(model="rvi", ratio=np.float32(r), hidden=h, seed=s, loss=2 - r + .01 * s)
-            for r in (.1, .5) for h in ([64], (64, 64)) for s in range(3)]
-    rows += [dict(model=m, ratio=None, hidden=h, seed=s, loss=v + .01 * s)
-             for m, v in (("vad", 1.7), ("vae", 1.8)) for h in ((64,), (64, 64)) for s in range(3)]
+    rows = [dict(model="rvi", ratio=np.float32(r), hidden=h, seed=s, loss=2 - r + 0.01 * s) for r in (0.1, 0.5) for h in ([64], (64, 64)) for s in range(3)]
+    rows += [
+        dict(model=m, ratio=None, hidden=h, seed=s, loss=v + 0.01 * s) for m, v in (("vad", 1.7), ("vae", 1.8)) for h in ((64,), (64, 64)) for s in range(3)
+    ]
     frame = pd.DataFrame(rows)
-    half = {"model": "rvi", "ratio": .5}
+    half = {"model": "rvi", "ratio": 0.5}
     claim = lower(frame, "loss", half, ["vad", "vae"], ["hidden"])
     assert claim.counts["holds"] == claim.counts["n"] == 4 and claim.cells[0].ours == "rvi ratio 0.5"
-    assert lower(frame, "loss", {"model": "rvi", "ratio": .1}, "vad", over=["hidden"]).verdict == "contradicted"
-    assert lower(frame, "loss", half, {"model": "rvi", "ratio": .1}, over=["hidden"]).cells[0].n == 3
-    with pytest.raises(ValueError, match="`cells` or `over`"): lower(frame, "loss", half, "vad")
-    with pytest.raises(ValueError, match="no column 'size'"): lower(frame, "loss", {"size": 3}, "vad")
+    assert lower(frame, "loss", {"model": "rvi", "ratio": 0.1}, "vad", over=["hidden"]).verdict == "contradicted"
+    assert lower(frame, "loss", half, {"model": "rvi", "ratio": 0.1}, over=["hidden"]).cells[0].n == 3
+    with pytest.raises(ValueError, match="`cells` or `over`"):
+        lower(frame, "loss", half, "vad")
+    with pytest.raises(ValueError, match="no column 'size'"):
+        lower(frame, "loss", {"size": 3}, "vad")
 
 
 def test_over_compares_the_same_settings_only():
-    frame = pd.DataFrame([dict(model=m, seed=s, rate=r, loss=r + (m == "vad"))
-                          for m in ("rvi", "vad") for s in range(3) for r in (1, 2, 3) if not (m == "vad" and r == 3)])
+    frame = pd.DataFrame(
+        [dict(model=m, seed=s, rate=r, loss=r + (m == "vad")) for m in ("rvi", "vad") for s in range(3) for r in (1, 2, 3) if not (m == "vad" and r == 3)]
+    )
     cell = lower(frame, "loss", "rvi", "vad", over=["rate"]).cells[0]
     assert (cell.mean, cell.unpaired, cell.ours_mean) == (-1, 3, 1.5)
 
 
 def test_empty_frame_is_inconclusive():
-    for claim in (lower(pd.DataFrame(), "loss", "rvi", "vad"), faster(pd.DataFrame(), "curve", "rvi", "vad"),
-                  decreasing(pd.DataFrame(), "loss", "ratio"), best_higher(pd.DataFrame(), "lr", "a", "b")):
+    for claim in (
+        lower(pd.DataFrame(), "loss", "rvi", "vad"),
+        faster(pd.DataFrame(), "curve", "rvi", "vad"),
+        decreasing(pd.DataFrame(), "loss", "ratio"),
+        best_higher(pd.DataFrame(), "lr", "a", "b"),
+    ):
         assert claim.verdict == "inconclusive" and "no cell ran" in claim.summary and claim._repr_markdown_()
     assert list(table([])) and Claims()._repr_markdown_()
 
 
 def curves(ours, rival):
-    return pd.DataFrame([dict(model=m, seed=s, curve=np.asarray(c, "float32") if c is not None else None)
-                         for m, side in (("rvi", ours), ("vad", rival)) for s, c in enumerate(side)])
+    return pd.DataFrame(
+        [
+            dict(model=m, seed=s, curve=np.asarray(c, "float32") if c is not None else None)
+            for m, side in (("rvi", ours), ("vad", rival))
+            for s, c in enumerate(side)
+        ]
+    )
 
 
 def test_faster():
-    slow, quick, dead = [4, 3, 2, 1], [2, 1, .5, .4], [4, NAN, NAN, NAN]
+    slow, quick, dead = [4, 3, 2, 1], [2, 1, 0.5, 0.4], [4, NAN, NAN, NAN]
     claim = faster(curves([quick] * 3, [slow] * 3), "curve", "rvi", "vad")
     assert claim.verdict == "reproduced" and (claim.cells[0].ours_mean, claim.cells[0].rival_mean) == (2, 4)
     back = faster(curves([slow] * 3, [quick] * 3), "curve", "rvi", "vad").cells[0]
@@ -169,29 +210,32 @@ def test_faster():
     assert faster(curves([slow] * 3, [dead] * 3), "curve", "rvi", "vad").verdict == "reproduced"
     assert faster(curves([dead] * 3, [slow] * 3), "curve", "rvi", "vad").verdict == "contradicted"
     assert faster(curves([quick, None, quick], [slow] * 3), "curve", "rvi", "vad").cells[0].unpaired == 1
-    wobble = [4, 1, 2, 1.5]                               # the rival is timed at the first epoch it is as low as at its end
+    wobble = [4, 1, 2, 1.5]  # the rival is timed at the first epoch it is as low as at its end
     assert faster(curves([wobble] * 2, [wobble] * 2), "curve", "rvi", "vad").cells[0].rival_mean == 2
-    with pytest.raises(ValueError, match="equally long"): faster(curves([quick] * 2, [slow[:3]] * 2), "curve", "rvi", "vad")
+    with pytest.raises(ValueError, match="equally long"):
+        faster(curves([quick] * 2, [slow[:3]] * 2), "curve", "rvi", "vad")
 
 
 @given(st.lists(finite, min_size=1, max_size=20), finite)
 def test_epochs_to_reach(curve, value):
     e = epochs_to_reach(curve, value)
-    assert all(v > value for v in curve[:e - 1]) and (e == len(curve) + 1 or curve[e - 1] <= value)
+    assert all(v > value for v in curve[: e - 1]) and (e == len(curve) + 1 or curve[e - 1] <= value)
 
 
 def test_decreasing_and_best_higher():
-    frame = pd.DataFrame([dict(model="rvi", seed=s, ratio=r, loss=v + .001 * s, test=abs(r - .5))
-                          for s in range(3) for r, v in ((.9, 1), (.1, 3), (.5, 2))])
+    frame = pd.DataFrame(
+        [dict(model="rvi", seed=s, ratio=r, loss=v + 0.001 * s, test=abs(r - 0.5)) for s in range(3) for r, v in ((0.9, 1), (0.1, 3), (0.5, 2))]
+    )
     claim = decreasing(frame, "loss", "ratio")
     assert claim.verdict == "reproduced" and [c.ours for c in claim.cells] == ["rvi ratio 0.5", "rvi ratio 0.9"]
-    assert decreasing(frame, "loss", "ratio", levels=[.9, .5, .1]).verdict == "contradicted"
+    assert decreasing(frame, "loss", "ratio", levels=[0.9, 0.5, 0.1]).verdict == "contradicted"
     assert best_higher(frame, "ratio", "loss", "test").verdict == "reproduced"
     assert best_higher(frame, "ratio", "test", "loss").verdict == "contradicted"
     assert best_higher(frame, "ratio", "test", "test").verdict == "inconclusive"
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
+
 
 @given(tables(), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
@@ -231,8 +275,8 @@ def test_a_verdict_follows_from_its_counts(frame):
 @settings(max_examples=60, deadline=None)
 def test_what_holds_strictly_is_not_worse(frame):
     strict, weak = (kind(frame, "loss", "rvi", "vad", ["rate"]) for kind in (lower, not_worse))
-    assert all(w.outcome == "holds" for s, w in zip(strict.cells, weak.cells) if s.outcome == "holds")
-    assert all(s.outcome == "contradicted" for s, w in zip(strict.cells, weak.cells) if w.outcome == "contradicted")
+    assert all(w.outcome == "holds" for s, w in zip(strict.cells, weak.cells, strict=True) if s.outcome == "holds")
+    assert all(s.outcome == "contradicted" for s, w in zip(strict.cells, weak.cells, strict=True) if w.outcome == "contradicted")
 
 
 @given(tables())
@@ -248,19 +292,23 @@ def test_save_and_load(tmp_path):
     path = save_claims(tmp_path / "new" / "claims.json", claims)
     assert load_claims(path) == tuple(claims) and isinstance(load_claims(path), Claims)
     before = path.read_bytes()
-    with pytest.raises(AttributeError): save_claims(path, [*claims, "not a claim"])
+    with pytest.raises(AttributeError):
+        save_claims(path, [*claims, "not a claim"])
     assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["claims.json"]
 
 
 def test_claims_are_frozen_values():
-    cell = Cell((), "rvi", "vad", -1, 3, -1., -2., -.5)
+    cell = Cell((), "rvi", "vad", -1, 3, -1.0, -2.0, -0.5)
     claim = Claim("fig03", "lower", "lower", "loss", (cell,))
     assert hash(claim) == hash(Claim("fig03", "lower", "lower", "loss", (cell,)))
-    with pytest.raises(AttributeError): cell.low = 1
-    with pytest.raises(AttributeError): claim.verdict = "reproduced"
+    with pytest.raises(AttributeError):
+        cell.low = 1
+    with pytest.raises(AttributeError):
+        claim.verdict = "reproduced"
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=3), finite, st.integers(-9, 9), st.lists(finite, max_size=3)), max_size=6))
 def test_rank_orders_anything(values):
     values = [plain(v) for v in values]
-    assert sorted(values, key=rank) == sorted(values[::-1], key=rank) or len(set(map(rank, values))) < len(values)
+    backwards = values[::-1]
+    assert sorted(values, key=rank) == sorted(backwards, key=rank) or len(set(map(rank, values))) < len(values)

@@ -18,19 +18,24 @@ from matplotlib.colors import to_hex
 from rvi_nb import plots
 from rvi_nb.claims import load_claims, plain
 from rvi_nb.data import DataError, fetch
+from rvi_nb.fit import VARIANCES
 from rvi_nb.reproduce import NINE, PROFILES, find_figures, hyperparameter_runs, read_figure
 from rvi_nb.runs import Store, results
 
 FOLDER = Path(__file__).parent.parent / "nbs" / "figures"
 NAMES = [p.stem for p in find_figures([], FOLDER) if not p.stem.startswith("figS")]
+SUPPLEMENT = [p.stem for p in find_figures([], FOLDER) if p.stem.startswith("figS")]
+DERIVED = ["figS3_latent_space", "figS6_acceleration"]  # their numbers are not those of runs
 SIZE = PROFILES["smoke"]
 COLOUR = {m: to_hex(look["color"]) for m, look in plots.MODELS.items()}
 BASE = {"rvi", "vad", "vae"}
 
 
 def have_mnist() -> bool:
-    try: return bool(fetch("mnist"))
-    except DataError: return False
+    try:
+        return bool(fetch("mnist"))
+    except DataError:
+        return False
 
 
 pytestmark = pytest.mark.skipif(not have_mnist(), reason="MNIST is not available here")
@@ -45,13 +50,15 @@ def drawn(smoke):
         if name not in cache:
             found: dict = {"written": (smoke / name / f"{name}.csv").read_bytes()}
             for cell in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells:
-                if cell.cell_type != "code": continue
+                if cell.cell_type != "code":
+                    continue
                 exec(compile(cell.source, name, "exec"), found)
-                if "parameters" in cell.metadata.get("tags", []): found.update(parameters)
+                if "parameters" in cell.metadata.get("tags", []):
+                    found.update(parameters)
             cache[name] = found
         return cache[name]
 
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(FOLDER)
     yield names
     os.chdir(here)
@@ -81,26 +88,28 @@ def stored(smoke, runs):
 
 # --- every figure -----------------------------------------------------------------------------------------------------
 
+
 def test_the_paper_has_eleven():
     assert [n.split("_")[0] for n in NAMES] == [*(f"fig0{i}" for i in range(1, 8)), *(f"figA{i}" for i in range(1, 5))]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
 def test_notebooks_are_kept_without_outputs(name):
     cells = [c for c in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells if c.cell_type == "code"]
     assert not any(c.outputs or c.execution_count for c in cells)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
 def test_no_figure_names_a_colour_or_builds_a_model(name):
     source = "\n".join(c.source for c in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells if c.cell_type == "code")
     assert not re.search(r"color=|#[0-9a-fA-F]{6}|import torch|Relay|MLP", source)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in (*NAMES, *SUPPLEMENT) if n not in DERIVED])
 def test_csv_has_a_row_for_each_cell_of_the_grid(name, smoke):
     grid = read_figure(FOLDER / f"{name}.ipynb", dict(profile="smoke")).grid
-    with open(smoke / name / f"{name}.csv", newline="") as f: rows = list(csv.DictReader(f))
+    with open(smoke / name / f"{name}.csv", newline="") as f:
+        rows = list(csv.DictReader(f))
     stages = 5 if name == "fig07_progression" else 1
     assert len(set(grid)) == len(grid) and len(rows) == len(grid) * stages
     key = lambda r: (r["dataset"], float(r["rate"]), int(r["seed"]), float(r["ratio"]), r["groups"], float(r["lr"]), float(r["posterior_lr"]), r["hidden"])
@@ -113,7 +122,7 @@ def test_csv_has_a_row_for_each_cell_of_the_grid(name, smoke):
         assert column(float(r["train_loss"]) for r in rows) == column(loss.train_loss)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
 def test_verdicts_are_written_and_shown(name, smoke, drawn):
     claims = load_claims(smoke / name / "claims.json")
     assert claims and claims == drawn(name)["claims"]
@@ -124,19 +133,21 @@ def test_verdicts_are_written_and_shown(name, smoke, drawn):
     assert all(c["verdict"] for c in json.loads((smoke / name / "claims.json").read_text()))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
 def test_the_notebook_says_how_small_it_is_and_where_larger_runs_are(name, smoke):
     outputs = [o for c in nbformat.read(smoke / name / f"{name}.ipynb", 4).cells if c.cell_type == "code" for o in c.outputs]
     said = "\n".join(o["data"].get("text/markdown", "") for o in outputs if "data" in o)
-    assert f"The smoke profile has {SIZE.n_train:,} training rows instead of 10,000" in said and "standard" in said and "nan" not in said
+    n = read_figure(FOLDER / f"{name}.ipynb", dict(profile="smoke")).grid[0].n_train
+    assert f"The smoke profile has {n:,} training rows instead of 10,000" in said and "standard" in said and "nan" not in said
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
 def test_running_again_gives_the_same_numbers(name, smoke, drawn):
     assert (smoke / name / f"{name}.csv").read_bytes() == drawn(name)["written"]
 
 
 # --- one by one -------------------------------------------------------------------------------------------------------
+
 
 def panels(fig, n):
     assert len(fig.axes) == n
@@ -165,7 +176,8 @@ def test_fig02(smoke, drawn):
     for i, (rate, dataset) in enumerate((r, d) for r in (0.0, 0.5, 0.9) for d in SIZE.datasets):
         shown = by_colour(axes[i])
         assert shown.keys() == {COLOUR[m] for m in BASE} and len(lines(axes[i])) == 3
-        for m in BASE: same(shown[COLOUR[m]], mean_curve(frame[(frame.dataset == dataset) & (frame.rate == rate) & (frame.model == m)]))
+        for m in BASE:
+            same(shown[COLOUR[m]], mean_curve(frame[(frame.dataset == dataset) & (frame.rate == rate) & (frame.model == m)]))
 
 
 @pytest.mark.parametrize("name, metric", [("fig03_test_loss", "test_loss"), ("fig04_imputation", "imputation_loss")])
@@ -230,7 +242,7 @@ def test_figA1(smoke, drawn):
     frame = stored(smoke, found["grid"])
     for ax, dataset in zip(panels(found["fig"], len(SIZE.datasets)), SIZE.datasets, strict=True):
         shown = by_colour(ax)
-        assert shown.keys() == set(COLOUR.values()) and len(lines(ax)) == 4
+        assert shown.keys() == {COLOUR[m] for m in (*BASE, "rvi_cluster")} and len(lines(ax)) == 4
         part = frame[(frame.dataset == dataset) & (frame.model == "rvi")]
         same(shown[COLOUR["rvi"]], mean_curve(part[part.ratio == 0.5]))
         same(shown[COLOUR["rvi_cluster"]], mean_curve(part[part.ratio != 0.5]))
@@ -245,8 +257,10 @@ def test_figA2(smoke, drawn):
     for ax, first in zip(panels(found["fig"], 2), (0, SIZE.epochs // 2), strict=True):
         shown = by_colour(ax)
         assert len(lines(ax)) == 11
-        for ratio in NINE: same(shown[to_hex(look[ratio]["color"])], mean_curve(rvi[np.isclose(rvi.ratio, ratio)])[first:])
-        for m in ("vad", "vae"): same(shown[COLOUR[m]], mean_curve(frame[frame.model == m])[first:])
+        for ratio in NINE:
+            same(shown[to_hex(look[ratio]["color"])], mean_curve(rvi[np.isclose(rvi.ratio, ratio)])[first:])
+        for m in ("vad", "vae"):
+            same(shown[COLOUR[m]], mean_curve(frame[frame.model == m])[first:])
 
 
 def test_figA3(smoke, drawn):
@@ -266,11 +280,148 @@ def test_figA4(smoke, drawn):
     hidden = [np.isclose(axes[i].images[0].get_array(), hole).all(-1).sum() / found["n_images"] for i in (0, 2)]
     assert 100 < hidden[0] <= 160 < hidden[1] <= 320  # boxes of 16 pixels, some of which overlap
     for ax, n in ((axes[1], 10), (axes[3], 20)):
-        for m in BASE: same(by_colour(ax)[COLOUR[m]], mean_curve(frame[(frame.rate == n) & (frame.model == m)]))
-    for m in BASE: same(by_colour(axes[4])[COLOUR[m]], frame[frame.model == m].groupby("rate").imputation_loss.mean())
+        for m in BASE:
+            same(by_colour(ax)[COLOUR[m]], mean_curve(frame[(frame.rate == n) & (frame.model == m)]))
+    for m in BASE:
+        same(by_colour(axes[4])[COLOUR[m]], frame[frame.model == m].groupby("rate").imputation_loss.mean())
+
+
+# --- the supplement ---------------------------------------------------------------------------------------------------
+
+
+def test_figS1(smoke, drawn):
+    found = drawn("figS1_baselines")
+    frame, models = stored(smoke, found["grid"]), (*BASE, "refined", "semi", "ladder")
+    columns = ("train_loss", "test_loss", "imputation_loss", "seconds")
+    assert set(frame.model) == set(models) and set(frame.dataset) == {"mnist"}  # no Fashion-MNIST at smoke
+    for ax, column in zip(panels(found["fig"], 4), columns, strict=True):
+        shown, rates = by_colour(ax), (0.5, 0.9) if column == "imputation_loss" else (0.0, 0.5, 0.9)
+        assert shown.keys() == {COLOUR[m] for m in models} and ax.get_title() == plots.label(column)
+        assert ax.get_yscale() == ("log" if column == "seconds" else "linear")
+        for m in models:
+            same(shown[COLOUR[m]], frame[(frame.model == m) & frame.rate.isin(rates)].groupby("rate")[column].mean())
+            assert tuple(shown[COLOUR[m]].get_xdata()) == rates
+    assert len(found["claims"]) == 9 and "NaN" not in found["cost"].to_string()
+
+
+def test_figS4(smoke, drawn):
+    found = drawn("figS4_relay_forms")
+    frame, axes = stored(smoke, found["grid"]), panels(found["fig"], 3 * len(SIZE.datasets))
+    frame["model"] = frame.model.mask(frame.ratio < 0.5, "rvi_cluster")
+    forms, n = ("rvi", "rvi_cluster", "mixture"), len(SIZE.datasets)
+    shared = {r.key for r in read_figure(FOLDER / "figA1_relay_form.ipynb", dict(profile="smoke")).grid}
+    assert {r.key for r in found["clustering"]} <= shared
+    for i, dataset in enumerate(SIZE.datasets):
+        cell = frame[frame.dataset == dataset]
+        shown = by_colour(axes[i])
+        assert shown.keys() == {COLOUR[m] for m in forms} and len(lines(axes[i])) == 3
+        for m in forms:
+            same(shown[COLOUR[m]], mean_curve(cell[cell.model == m]))
+        for ax, column in ((axes[n + i], "train_loss"), (axes[2 * n + i], "seconds")):
+            dots = {to_hex(c.lines[0].get_color()): c.lines[0].get_xdata()[0] for c in ax.containers}
+            assert dots.keys() == {COLOUR[m] for m in forms} and ax.get_xlabel() == plots.label(column)
+            for m in forms:
+                assert dots[COLOUR[m]] == pytest.approx(cell[cell.model == m][column].mean(), rel=1e-6)
+    assert [t.get_text() for t in axes[n].get_yticklabels()] == [plots.label(m) for m in forms]
+
+
+def swept(smoke, found, x, levels, metric, ax, **where):
+    "A panel of a value against a swept setting shows the store's means, and under them what was decided at each level."
+    frame, shown = stored(smoke, found["grid"]), by_colour(ax)
+    frame = frame[[all(plain(row[k]) == v for k, v in where.items()) for row in frame.to_dict("records")]]
+    assert len(ax.containers) == 3 and ax.get_xscale() == "log"
+    for m in BASE:
+        same(shown[COLOUR[m]], frame[frame.model == m].groupby(x)[metric].mean())
+        assert tuple(shown[COLOUR[m]].get_xdata()) == levels
+    marks = [ln for ln in ax.lines if len(ln.get_xdata()) == 1]
+    assert sorted((to_hex(ln.get_color()), ln.get_xdata()[0]) for ln in marks) == sorted((COLOUR[m], v) for m in ("vad", "vae") for v in levels)
+
+
+def test_figS2(smoke, drawn):
+    found = drawn("figS2_latent_size")
+    axes = iter(panels(found["fig"], 9))
+    for metric in ("train_loss", "test_loss", "imputation_loss"):
+        for hidden in ((64,), (64, 64), (64, 64, 64)):
+            swept(smoke, found, "latent", (8, 16, 32, 64, 128), metric, next(axes), hidden=hidden)
+    assert {r.n_train for r in found["grid"]} == {SIZE.smaller.n_train}
+
+
+def test_figS3(smoke, drawn):
+    found = drawn("figS3_latent_space")
+    axes = np.reshape(panels(found["fig"], 12), (4, 3))
+    numbers, grid = found["numbers"], found["grid"]
+    assert len(numbers) == 5 * len(grid) and numbers[["confidence", "balance", "same_neighbour"]].apply(lambda c: c.between(0, 1)).all(axis=None)
+    for j, model in enumerate(("rvi", "vae", "vad")):
+        assert axes[0, j].get_title() == plots.label(model)
+        n_relays = sum(grid[0].groups) if model == "rvi" else 0
+        assert sum(len(c.get_offsets()) for c in axes[0, j].collections) == min(found["n_points"], SIZE.n_train) + n_relays
+        for i, source in ((1, "half way"), (2, "prior"), (3, "ten Gaussians")):
+            mean = numbers[(numbers.model == model) & (numbers.source == source)].confidence.mean()
+            assert f"confidence {mean:.2f}," in axes[i, j].get_xlabel() and len(axes[i, j].images) == 1
+    written = pd.read_csv(smoke / "figS3_latent_space" / "figS3_latent_space.csv")
+    assert set(zip(written.model, written.seed, written.source, strict=True)) == {(r.model, r.seed, s) for r in grid for s in set(numbers.source)}
+
+
+def test_figS5(smoke, drawn):
+    found, rates = drawn("figS5_missing_shift"), (0.1, 0.5, 0.9)
+    axes, frame = iter(panels(found["fig"], 6)), stored(smoke, found["grid"])
+    at_test = frame.test_rate.astype(float).fillna(frame.rate)
+    for metric in ("test_loss", "imputation_loss"):
+        for model in ("rvi", "vae", "vad"):
+            ax, part = next(axes), frame[frame.model == model]
+            mean = part.groupby([part.rate, at_test])[metric].mean()
+            assert [float(t.get_text().split("\n")[0]) for t in ax.texts[-9:]] == [round(mean[a, b], 3) for a in rates for b in rates]
+            np.testing.assert_allclose(ax.images[0].get_array().ravel(), [mean[a, b] for a in rates for b in rates], rtol=1e-6)
+            assert to_hex(ax.images[0].cmap(1.0)) == COLOUR[model]
+    rise = found["rises"]["test_rise"]["vae"][(0.9, 0.1)]
+    vae = frame[frame.model == "vae"].assign(at=at_test).pivot_table(index="seed", columns=["rate", "at"], values="test_loss")
+    np.testing.assert_allclose(rise, 100 * (vae[0.9, 0.1] / vae[0.1, 0.1] - 1).mean(), rtol=1e-6)
+
+
+def test_figS6(smoke, drawn):
+    found = drawn("figS6_acceleration")
+    axes, frame = panels(found["fig"], 2 * len(SIZE.datasets)), stored(smoke, found["grid"])
+    first = lambda curve, value: next((i + 1 for i, v in enumerate(curve) if v <= value), None)
+    for ax, dataset in zip(axes, SIZE.datasets, strict=False):
+        points = {to_hex(c.lines[0].get_color()): c.lines[0].get_ydata() for c in ax.containers}
+        for rival in ("vad", "vae"):
+            for place, rate in enumerate((0.0, 0.5, 0.9)):
+                part = frame[(frame.dataset == dataset) & (frame.rate == rate)].set_index(["model", "seed"]).train_curve
+                pairs = [(first(part["rvi", s], part[rival, s][-1]), first(part[rival, s], part[rival, s][-1])) for s in SIZE.seeds]
+                shown = points[COLOUR[rival]][place]
+                if any(ours is None for ours, _ in pairs):
+                    assert np.isnan(shown)
+                else:
+                    np.testing.assert_allclose(shown, np.exp(np.mean([np.log(b / a) for a, b in pairs])), rtol=1e-6)
+    rows = pd.read_csv(smoke / "figS6_acceleration" / "figS6_acceleration.csv")
+    assert len(rows) == 2 * len(found["grid"]) // 3
+    assert set(found["grid"]) == set(read_figure(FOLDER / "fig02_convergence.ipynb", dict(profile="smoke")).grid)
+
+
+def test_figS7(smoke, drawn):
+    found = drawn("figS7_likelihood")
+    axes = iter(panels(found["fig"], 9))  # MNIST is the only one at smoke
+    for metric in ("train_loss", "test_loss", "imputation_loss"):
+        for rate in (0.1, 0.5, 0.9):
+            ax = next(axes)
+            swept(smoke, found, "variance", (0.01, 0.03, 0.1, 0.3, 1.0), metric, ax, rate=rate)
+            assert [ln.get_xdata()[0] for ln in lines(ax) if to_hex(ln.get_color()) not in COLOUR.values()] == [VARIANCES["mnist"]]
+    assert found["region"].shape == (6 * 3, 5) and set(found["region"].to_numpy().ravel()) <= {"holds", "contradicted", "inconclusive"}
+
+
+@pytest.mark.parametrize("name", ["figS2_latent_size", "figS5_missing_shift", "figS7_likelihood"])
+def test_csv_of_a_sweep_has_a_row_for_each_run(name, smoke):
+    grid = read_figure(FOLDER / f"{name}.ipynb", dict(profile="smoke")).grid
+    rows = pd.read_csv(smoke / name / f"{name}.csv", keep_default_na=False)
+    key = lambda r, hidden: (r.model, hidden, int(r.latent), float(r.variance), float(r.rate), float(r.test_rate or r.rate), int(r.seed))
+    want = {key(r, "+".join(map(str, r.hidden))) for r in grid}
+    assert len(rows) == len(grid) == len(want) and {key(r, str(r.hidden)) for r in rows.itertuples()} == want
+    column = lambda v: sorted(f"{float(x):.8g}" for x in v)
+    assert column(rows.imputation_loss) == column(stored(smoke, grid).imputation_loss)
 
 
 # --- what two figures share is computed once --------------------------------------------------------------------------
+
 
 def test_no_run_is_computed_twice(smoke):
     times = pd.read_sql("select times from runs", Store(smoke / "runs.sqlite").db).times

@@ -1,4 +1,5 @@
 """Figures: the right colours, nothing left behind, the same bytes every time."""
+
 import subprocess
 import sys
 
@@ -9,17 +10,32 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 from rvi_nb import plots
 
 
-def runs(models=("rvi", "vae", "vad"), rates=(.1, .5), seeds=3, epochs=8):
+def runs(models=("rvi", "vae", "vad"), rates=(0.1, 0.5), seeds=3, epochs=8):
     rng = np.random.default_rng(0)
-    return pd.DataFrame([dict(model=m, dataset="toy", rate=r, groups=(25, 50), seed=s, test_loss=rng.random(),
-                              train_curve=rng.random(epochs).astype("float32") + .1, test_curve=None)
-                         for m in models for r in rates for s in range(seeds)])
+    return pd.DataFrame(
+        [
+            dict(
+                model=m,
+                dataset="toy",
+                rate=r,
+                groups=(25, 50),
+                seed=s,
+                test_loss=rng.random(),
+                train_curve=rng.random(epochs).astype("float32") + 0.1,
+                test_curve=None,
+            )
+            for m in models
+            for r in rates
+            for s in range(seeds)
+        ]
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -41,16 +57,17 @@ def texts(fig):
 @given(st.permutations(["rvi", "vae", "vad", "another", "rvi_cluster"]), st.integers(1, 5))
 def test_a_model_always_looks_the_same(names, n):
     look = plots.looks("model", names[:n])
-    for name in {"rvi", "vae", "vad"} & set(names[:n]): assert look[name] == {**plots.MODELS[name], "label": name.upper()}
+    for name in {"rvi", "vae", "vad"} & set(names[:n]):
+        assert look[name] == {**plots.MODELS[name], "label": name.upper()}
     assert len({to_hex(v["color"]) for v in look.values()}) == n
     order = [m for m in plots.MODELS if m in names[:n]]
-    assert list(look)[:len(order)] == order
+    assert list(look)[: len(order)] == order
 
 
 def test_ordered_settings_get_ordered_colours():
     look = plots.looks("posterior_lr", [1e-5, 1e-2, 1e-3])
     assert list(look) == [1e-5, 1e-3, 1e-2] and [v["label"] for v in look.values()] == ["1e-5", "0.001", "0.01"]
-    brightness = [sum(v["color"][:3]) for v in plots.looks("ratio", np.linspace(.1, .9, 9)).values()]
+    brightness = [sum(v["color"][:3]) for v in plots.looks("ratio", np.linspace(0.1, 0.9, 9)).values()]
     assert brightness == sorted(brightness, reverse=True)
     assert [v["label"] for v in plots.looks("groups", [(25, 50), [25]]).values()] == ["25", "25+50"]
 
@@ -68,7 +85,7 @@ def test_spread_matches_numpy(curves):
 
 def test_spread_of_nothing_and_of_diverged_runs():
     assert len(plots.spread([])) == len(plots.spread([None, None, np.nan])) == 0
-    table = plots.spread([np.array([1., np.nan]), np.array([3., np.inf]), None])
+    table = plots.spread([np.array([1.0, np.nan]), np.array([3.0, np.inf]), None])
     assert table.n.tolist() == [2, 0] and table.runs.tolist() == [2, 2] and np.isnan(table["mean"][1])
 
 
@@ -88,8 +105,7 @@ def test_curves_draw_means_and_bands():
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_of_every_state(log):
     frame = runs()
-    frame["train_curve"] = [c[:4] if i % 3 == 0 else None if i % 3 == 1 else np.full(8, np.nan, "float32")
-                            for i, c in enumerate(frame.train_curve)]
+    frame["train_curve"] = [c[:4] if i % 3 == 0 else None if i % 3 == 1 else np.full(8, np.nan, "float32") for i, c in enumerate(frame.train_curve)]
     fig, axes = plots.grid(1, 3)
     plots.curves(axes[0, 0], frame, log=log)
     plots.curves(axes[0, 1], frame, "test_curve", log=log)
@@ -119,13 +135,16 @@ def test_against():
     assert axes[0, 0].get_xlabel() == "missing rate" and len(axes[0, 0].containers) == 3
     fig.canvas.draw()
     assert [t.get_text() for t in axes[0, 1].get_xticklabels()] == ["25+50"]
-    with pytest.raises(ValueError, match="no column 'size'"): plots.against(axes[0, 0], frame, x="size")
+    with pytest.raises(ValueError, match="no column 'size'"):
+        plots.against(axes[0, 0], frame, x="size")
 
 
 def test_empty_panels_keep_the_ticks_of_others():
     fig, axes = plots.grid(2, 2, ["a", "b"], ["mnist", "mosi"], sharex=True, sharey=True)
-    for ax in axes[:, 0]: plots.curves(ax, runs())
-    for ax in axes[:, 1]: plots.unavailable(ax, "CMU-MOSI not available here")
+    for ax in axes[:, 0]:
+        plots.curves(ax, runs())
+    for ax in axes[:, 1]:
+        plots.unavailable(ax, "CMU-MOSI not available here")
     plots.outer(axes)
     plots.legend(fig)
     fig.canvas.draw()
@@ -135,7 +154,8 @@ def test_empty_panels_keep_the_ticks_of_others():
 
 def test_text_lies_inside_and_the_legend_outside():
     fig, axes = plots.grid(2, 3, ["rate 0.1", "rate 0.5"], ["mnist", "fashion_mnist", "toy"])
-    for ax in axes.flat: plots.curves(ax, runs())
+    for ax in axes.flat:
+        plots.curves(ax, runs())
     plots.outer(axes)
     plots.legend(fig)
     fig.canvas.draw()
@@ -149,7 +169,8 @@ def test_text_lies_inside_and_the_legend_outside():
 def test_a_long_legend_stands_at_the_right_in_the_saved_picture(tmp_path):
     frame = pd.concat([runs(["rvi", "vad"]).assign(posterior_lr=lr) for lr in (1e-2, 5e-3, 1e-3, 1e-4)])
     fig, axes = plots.grid(1, 2)
-    for ax in axes.flat: plots.curves(ax, frame, hue="posterior_lr", dashes="model")
+    for ax in axes.flat:
+        plots.curves(ax, frame, hue="posterior_lr", dashes="model")
     plots.legend(fig)
     plots.save(fig, tmp_path, "a")
     fig.set_dpi(plots.DPI)
@@ -160,14 +181,15 @@ def test_a_long_legend_stands_at_the_right_in_the_saved_picture(tmp_path):
 
 def test_images_and_holes():
     x = np.random.default_rng(0).random((2, 12))
-    mask = x > .5
+    mask = x > 0.5
     picture = plots.with_holes(x[0], (3, 4), mask[0])
-    hole = np.array([int(plots.HOLE[i:i + 2], 16) / 255 for i in (1, 3, 5)])
+    hole = np.array([int(plots.HOLE[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     assert np.allclose(picture[~mask[0].reshape(3, 4)], hole) and np.allclose(picture[mask[0].reshape(3, 4)][:, 0], x[0][mask[0]])
-    fig = plots.images([x, x, x * 3 - 1], ["a", "b", "c"], (3, 4), errors=[.1234, None, 0], masks=[mask, None, None])
+    fig = plots.images([x, x, x * 3 - 1], ["a", "b", "c"], (3, 4), errors=[0.1234, None, 0], masks=[mask, None, None])
     labels = [ax.get_xlabel() for ax in fig.axes if ax.get_xlabel()]
     assert labels == ["(a)\n0.123", "(b)", "(c)\n0.000"]
-    with pytest.raises(ValueError, match=r"lengths \[2, 1\]"): plots.images([x, x[:1]], ["a", "b"], (3, 4))
+    with pytest.raises(ValueError, match=r"lengths \[2, 1\]"):
+        plots.images([x, x[:1]], ["a", "b"], (3, 4))
 
 
 MAKE = """
@@ -183,8 +205,7 @@ for p in plots.save(fig, sys.argv[1], "a"): print(hashlib.sha256(p.read_bytes())
 
 def test_the_same_bytes_in_another_process(tmp_path):
     here = str(__import__("pathlib").Path(__file__).parent)
-    made = [subprocess.run([sys.executable, "-c", MAKE, str(tmp_path / str(i)), here], capture_output=True, text=True, check=True).stdout
-            for i in range(2)]
+    made = [subprocess.run([sys.executable, "-c", MAKE, str(tmp_path / str(i)), here], capture_output=True, text=True, check=True).stdout for i in range(2)]
     assert made[0] == made[1] and len(made[0].split()) == 2
 
 
@@ -210,11 +231,11 @@ def test_numbers(tmp_path):
     assert len(long) == len(frame) * 8 and list(long)[-3:] == ["epoch", "train_curve", "test_curve"]
     plots.save_numbers(plots.summary(frame, "train_curve", ["model"]), tmp_path, "s")
     assert len(pd.read_csv(tmp_path / "s.csv")) == 24
-    with pytest.raises(ValueError, match="got 'wide'"): plots.save_numbers(frame, tmp_path, "n", curves="wide")
+    with pytest.raises(ValueError, match="got 'wide'"):
+        plots.save_numbers(frame, tmp_path, "n", curves="wide")
     assert plots.save_numbers(frame.iloc[:0], tmp_path, "empty").read_text().startswith("model,")
 
 
 def test_import_changes_no_settings():
-    code = "import matplotlib as m; m.use('Agg'); a = dict(m.rcParams); import rvi_nb.plots, matplotlib.pyplot as p; " \
-           "assert dict(m.rcParams) == a and not p.get_fignums()"
+    code = "import matplotlib as m; m.use('Agg'); a = dict(m.rcParams); import rvi_nb.plots, matplotlib.pyplot as p; assert dict(m.rcParams) == a and not p.get_fignums()"
     subprocess.run([sys.executable, "-c", code], check=True)
