@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LIMIT', 'IDX', 'MNIST', 'FASHION', 'MOSI', 'MOSI_FOLDS', 'TOY', 'TOY_SHAPE', 'FILES', 'DATASETS', 'write_atomically',
-           'generator', 'DataError', 'cache_dir', 'Http', 'Npm', 'Apt', 'Files', 'Dataset', 'digest', 'load', 'fetch',
-           'Status', 'status']
+           'generator', 'DataError', 'cache_dir', 'Http', 'Npm', 'Apt', 'Files', 'Dataset', 'digest', 'n_rows', 'load',
+           'fetch', 'Status', 'status']
 
 # %% ../nbs/00_data.ipynb #c002
 import csv
@@ -518,6 +518,11 @@ def _arrays(name: str) -> dict[str, torch.Tensor]:
         return _toy()
     contents, _ = _contents(FILES[name], progress=sys.stderr.isatty())
     return _mosi(contents) if name == "mosi" else _images(contents)
+
+
+def n_rows(name: str) -> int:
+    "How many training rows a dataset has."
+    return len(_arrays(_known(name))["train"])
 
 
 def _copy(x: torch.Tensor) -> torch.Tensor:

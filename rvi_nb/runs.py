@@ -38,7 +38,7 @@ from tqdm import tqdm
 
 from . import __version__
 from .alternatives import Ladder, LadderDecoder, MixtureRelay, Refined, SemiAmortised
-from .data import DATASETS, DataError, digest, fetch, generator, load, write_atomically
+from .data import DATASETS, DataError, digest, fetch, generator, load, n_rows, write_atomically
 from .decoder import MLP, decoder
 from .fit import VARIANCES, Posterior, evaluate, fit, infer, one_thread, probe
 from .missing import Incomplete, boxes, incomplete, mcar
@@ -137,7 +137,7 @@ class GroupData:
 def group_data(runs: Sequence[Run]) -> GroupData:
     "The rows and holes of each run; the values are kept once per seed."
     first, seeds = runs[0], sorted({r.seed for r in runs})
-    n = min(first.n_train, len(load(first.dataset).train))
+    n = min(first.n_train, n_rows(first.dataset))
     sets = [load(first.dataset, n, s) for s in seeds]
     stack = lambda n, test: torch.stack([observed(r, n, sets[0].image_shape, sets[0].train.shape[1], test) for r in runs])
     place = torch.tensor([seeds.index(r.seed) for r in runs])
