@@ -7,7 +7,7 @@ __all__ = ['CONFIDENCE', 'MARGIN', 'Selector', 'Rivals', 'interval', 'Cell', 'sh
            'rank', 'Pair', 'lower', 'higher', 'not_worse', 'epochs_to_reach', 'faster', 'time_to_reach', 'times_fewer',
            'decreasing', 'best_higher', 'table', 'Claims', 'to_json', 'from_json', 'save_claims', 'load_claims']
 
-# %% ../nbs/09_claims.ipynb #c003
+# %% ../nbs/09_claims.ipynb #c002
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,10 +22,10 @@ from scipy import stats
 
 from .data import write_atomically
 
-# %% ../nbs/09_claims.ipynb #c008
+# %% ../nbs/09_claims.ipynb #c007
 CONFIDENCE = .95  # of every interval
 
-# %% ../nbs/09_claims.ipynb #c009
+# %% ../nbs/09_claims.ipynb #c008
 def interval(
     differences: Iterable[float],  # a difference per pair; +-inf where one side diverged
 ) -> tuple[float | None, float | None, float | None]:  # mean of the finite ones, low end, high end
@@ -44,7 +44,7 @@ def interval(
     low = -math.inf if -math.inf in d else mean - half
     return mean, low, (math.inf if math.inf in d else mean + half)
 
-# %% ../nbs/09_claims.ipynb #c014
+# %% ../nbs/09_claims.ipynb #c013
 @dataclass(frozen=True)
 class Cell:
     "One setting in which a claim can be true or false, and what the runs say about it."
@@ -72,7 +72,7 @@ class Cell:
     @property
     def name(self) -> str: return ", ".join(filter(None, [self.place, f"{self.ours} / {self.rival}"]))
 
-# %% ../nbs/09_claims.ipynb #c016
+# %% ../nbs/09_claims.ipynb #c015
 MARGIN = .02  # share of the rival's mean that still counts as "not worse"
 
 def _outcome(cell: Cell) -> str:
@@ -89,7 +89,7 @@ def show(value: Any) -> str:
     if isinstance(value, float): return f"{value:.3g}"
     return "-" if value is None else str(value)
 
-# %% ../nbs/09_claims.ipynb #c019
+# %% ../nbs/09_claims.ipynb #c018
 def notes(cell: Cell) -> str:
     "What a reader of the cell must know besides its numbers."
     said = []
@@ -100,7 +100,7 @@ def notes(cell: Cell) -> str:
     if cell.unpaired: said.append(f"{cell.unpaired} runs without a partner")
     return "; ".join(said)
 
-# %% ../nbs/09_claims.ipynb #c022
+# %% ../nbs/09_claims.ipynb #c021
 @dataclass(frozen=True)
 class Claim:
     "A sentence of the paper, the cells that test it, and the verdict they give."
@@ -131,7 +131,7 @@ class Claim:
     def _repr_markdown_(self) -> str:
         return f"**{self.text}** {self.summary}\n\n" + _markdown(cells_table(self))
 
-# %% ../nbs/09_claims.ipynb #c024
+# %% ../nbs/09_claims.ipynb #c023
 def _numbers(claim: Claim) -> str:
     "What the verdict rests on, from the counts."
     holds, contradicted, inconclusive, n = claim.counts.values()
@@ -148,7 +148,7 @@ def _names(claim: Claim, outcome: str, most: int = 6) -> str:
     names = [c.place if one_pair and c.place else c.name for c in claim.cells if c.outcome == outcome]
     return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
-# %% ../nbs/09_claims.ipynb #c025
+# %% ../nbs/09_claims.ipynb #c024
 def cells_table(
     claim: Claim,  # the claim to open
 ) -> pd.DataFrame:  # a row per cell
@@ -163,7 +163,7 @@ def _markdown(table: pd.DataFrame) -> str:
     rows = [table.columns, ["---"] * table.shape[1], *table.astype(object).itertuples(index=False)]
     return "\n".join("| " + " | ".join(map(text, row)) + " |" for row in rows)
 
-# %% ../nbs/09_claims.ipynb #c028
+# %% ../nbs/09_claims.ipynb #c027
 Selector = str | Mapping[str, Any]
 
 def plain(value: Any) -> Any:
@@ -188,7 +188,7 @@ def _label(selector: Selector) -> str:
     asked = _criteria(selector)
     return " ".join(show(v) if k == "model" else f"{k} {show(v)}" for k, v in asked.items())
 
-# %% ../nbs/09_claims.ipynb #c031
+# %% ../nbs/09_claims.ipynb #c030
 def _rows(frame: pd.DataFrame, columns: Iterable[str]) -> list[dict[str, Any]]:
     "The named columns, a dict per row; a frame without rows needs no columns."
     absent = [c for c in columns if c not in frame.columns]
@@ -196,7 +196,7 @@ def _rows(frame: pd.DataFrame, columns: Iterable[str]) -> list[dict[str, Any]]:
     if absent: raise ValueError(f"no column {absent[0]!r} in the frame, which has {', '.join(map(str, frame.columns))}")
     return frame[list(dict.fromkeys(columns))].to_dict("records")
 
-# %% ../nbs/09_claims.ipynb #c032
+# %% ../nbs/09_claims.ipynb #c031
 def _filed(
     frame: pd.DataFrame,  # the runs
     selector: Selector,  # which of them
@@ -216,7 +216,7 @@ def _filed(
         filed[cell][place] = row[value]
     return filed
 
-# %% ../nbs/09_claims.ipynb #c037
+# %% ../nbs/09_claims.ipynb #c036
 class Pair(NamedTuple):
     "The two sides at one seed; infinite where a side diverged."
     ours: float  # the value of the side the claim is about
@@ -227,7 +227,7 @@ def _alive(value: Any) -> bool:
     "Whether a run's value, or the end of its curve, is finite."
     return bool(np.isfinite(np.asarray(value, dtype=float).reshape(-1)[-1]))
 
-# %% ../nbs/09_claims.ipynb #c038
+# %% ../nbs/09_claims.ipynb #c037
 def _pairs(
     ours: dict[tuple, Any],  # {(seed, *over): value}
     rival: dict[tuple, Any],  # likewise
@@ -242,14 +242,14 @@ def _pairs(
     pairs = [measure(a, b) if a else Pair(math.inf, math.inf) for a, b in seeds.values()]
     return pairs, len(ours.keys() ^ rival.keys())
 
-# %% ../nbs/09_claims.ipynb #c040
+# %% ../nbs/09_claims.ipynb #c039
 def _by_value(sign: int) -> Callable[[list, list], Pair]:
     "Measure of a seed by the mean value of each side."
     worst = -sign * math.inf
     mean = lambda side: math.fsum(float(v) if _alive(v) else worst for v in side) / len(side)
     return lambda ours, rival: Pair(mean(ours), mean(rival))
 
-# %% ../nbs/09_claims.ipynb #c041
+# %% ../nbs/09_claims.ipynb #c040
 def _cell(
     where: Iterable[tuple[str, Any]],  # the setting
     ours: str,  # name of the first side
@@ -270,7 +270,7 @@ def _cell(
                 (lost.count((True, False)), lost.count((False, True)), lost.count((True, True))),
                 sum(p.never for p in kept), unpaired)
 
-# %% ../nbs/09_claims.ipynb #c044
+# %% ../nbs/09_claims.ipynb #c043
 Rivals = Selector | Sequence[Selector]
 
 def _compare(
@@ -293,13 +293,13 @@ def _compare(
             made.append(_cell(zip(cells, key, strict=True), _label(ours), _label(rival), sign, pairs, unpaired, share))
     return tuple(made)
 
-# %% ../nbs/09_claims.ipynb #c046
+# %% ../nbs/09_claims.ipynb #c045
 def _claim(kind: str, metric: str, cells: tuple[Cell, ...], words: str, figure: str, text: str, missing: Iterable[str]) -> Claim:
     "A claim whose sentence, if not given, is made from its sides."
     sides = " and ".join(dict.fromkeys(f"{c.ours} {words} {c.rival}" for c in cells))
     return Claim(figure, text or f"{metric}: {sides or kind}.", kind, metric, cells, tuple(missing))
 
-# %% ../nbs/09_claims.ipynb #c047
+# %% ../nbs/09_claims.ipynb #c046
 def lower(
     frame: pd.DataFrame,  # a row per run
     metric: str,  # result column, lower is better
@@ -315,7 +315,7 @@ def lower(
     found = _compare(frame, metric, ours, rival, cells, over, -1)
     return _claim("lower", metric, found, "lower than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c055
+# %% ../nbs/09_claims.ipynb #c054
 def higher(
     frame: pd.DataFrame,  # a row per run
     metric: str,  # result column, higher is better, e.g. an accuracy
@@ -331,7 +331,7 @@ def higher(
     found = _compare(frame, metric, ours, rival, cells, over, 1)
     return _claim("higher", metric, found, "higher than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c057
+# %% ../nbs/09_claims.ipynb #c056
 def not_worse(
     frame: pd.DataFrame,  # a row per run
     metric: str,  # result column, lower is better
@@ -348,7 +348,7 @@ def not_worse(
     found = _compare(frame, metric, ours, rival, cells, over, -1, share=share)
     return _claim("not_worse", metric, found, f"at most {share:.0%} above", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c060
+# %% ../nbs/09_claims.ipynb #c059
 def epochs_to_reach(
     curve: np.ndarray,  # metric after each epoch
     value: float,  # the level to reach
@@ -366,7 +366,7 @@ def _by_epochs(ours: list, rival: list) -> Pair:
     taken = epochs_to_reach(a, b[-1])
     return Pair(taken, epochs_to_reach(b, b[-1]), taken > len(a))
 
-# %% ../nbs/09_claims.ipynb #c062
+# %% ../nbs/09_claims.ipynb #c061
 def faster(
     frame: pd.DataFrame,  # a row per run
     curve: str,  # column of curves, lower is better
@@ -383,7 +383,7 @@ def faster(
     found = _compare(frame, curve, ours, rival, cells, over, -1, _by_epochs)
     return _claim("faster", curve, found, "faster than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c065
+# %% ../nbs/09_claims.ipynb #c064
 def time_to_reach(
     frame: pd.DataFrame,  # a row per run, with a column `epoch_seconds`
     ours: Selector,  # model name, or {column: value}
@@ -402,7 +402,7 @@ def time_to_reach(
                          "seconds": need * a_each[key][place], "rival_seconds": itself * b_each[key][place], "never": need > len(a[key][place])})
     return pd.DataFrame(made, columns=[*cells, "rival", "seed", "epochs", "rival_epochs", "seconds", "rival_seconds", "never"])
 
-# %% ../nbs/09_claims.ipynb #c066
+# %% ../nbs/09_claims.ipynb #c065
 def times_fewer(
     reached: pd.DataFrame,  # from `time_to_reach`
     unit: str,  # epochs or seconds
@@ -415,7 +415,7 @@ def times_fewer(
         made.append([*key, *(math.nan if v is None else math.exp(v) for v in ends), int(part.never.sum()), len(part)])
     return pd.DataFrame(made, columns=[*by, "times", "low", "high", "never", "n"])
 
-# %% ../nbs/09_claims.ipynb #c069
+# %% ../nbs/09_claims.ipynb #c068
 def decreasing(
     frame: pd.DataFrame,  # a row per run
     metric: str,  # result column
@@ -434,7 +434,7 @@ def decreasing(
     found = [c for a, b in pairwise(steps) for c in _compare(frame, metric, at(b), at(a), cells, over, -1)]
     return _claim("decreasing", metric, tuple(found), "lower than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c070
+# %% ../nbs/09_claims.ipynb #c069
 def _ladder(frame: pd.DataFrame, along: str, select: Selector) -> list:
     "The sorted values of a column among the selected rows."
     asked = _criteria(select)
@@ -444,7 +444,7 @@ def _ladder(frame: pd.DataFrame, along: str, select: Selector) -> list:
         raise ValueError(f"along={along!r} holds text, {steps}, which has no natural order: pass `levels`")
     return steps
 
-# %% ../nbs/09_claims.ipynb #c073
+# %% ../nbs/09_claims.ipynb #c072
 def best_higher(
     frame: pd.DataFrame,  # a row per run
     along: str,  # column with the ladder
@@ -465,7 +465,7 @@ def best_higher(
              for key in sorted(a.keys() | b.keys(), key=lambda k: tuple(map(rank, k)))]
     return _claim("best_higher", along, tuple(found), "higher than", figure, text, missing)
 
-# %% ../nbs/09_claims.ipynb #c074
+# %% ../nbs/09_claims.ipynb #c073
 def _by_step(first: list, second: list) -> Pair:
     "Measure of a seed by two positions on a ladder; nothing is said when one of them is unknown."
     known = _alive(first[0]) and _alive(second[0])
@@ -478,7 +478,7 @@ def _best(filed: dict[tuple, Any], steps: list) -> dict[tuple, float]:
         if _alive(value): tried.setdefault((seed,), []).append((float(value), steps.index(level)))
     return {(seed,): min(tried[(seed,)])[1] if (seed,) in tried else math.nan for seed, _ in filed}
 
-# %% ../nbs/09_claims.ipynb #c077
+# %% ../nbs/09_claims.ipynb #c076
 def table(
     claims: Iterable[Claim],  # any number of claims
 ) -> pd.DataFrame:  # a row per claim
@@ -495,7 +495,7 @@ class Claims(tuple):
                  for c in self if c.verdict != "reproduced" or c.missing]
         return "\n".join([_markdown(shown), "", *words])
 
-# %% ../nbs/09_claims.ipynb #c080
+# %% ../nbs/09_claims.ipynb #c079
 def _to_json(value: Any) -> Any:
     "Tuples as lists and infinities as text, all the way down."
     if isinstance(value, dict): return {k: _to_json(v) for k, v in value.items()}
@@ -511,7 +511,7 @@ def to_json(
             "summary": claim.summary, "counts": claim.counts, "missing": claim.missing, "cells": cells}
     return _to_json(body)
 
-# %% ../nbs/09_claims.ipynb #c081
+# %% ../nbs/09_claims.ipynb #c080
 def _tupled(value: Any) -> Any:
     "Lists as tuples, all the way down."
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
@@ -527,7 +527,7 @@ def from_json(
         cells.append(Cell(**{**kept, "where": tuple((k, _tupled(v)) for k, v in c["where"].items())}))
     return Claim(body["figure"], body["text"], body["kind"], body["metric"], tuple(cells), tuple(body["missing"]))
 
-# %% ../nbs/09_claims.ipynb #c082
+# %% ../nbs/09_claims.ipynb #c081
 def save_claims(
     path: str | Path,  # the file, e.g. .../claims.json
     claims: Iterable[Claim],  # any number of claims

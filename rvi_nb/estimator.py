@@ -178,7 +178,7 @@ VARIANCES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the likelihood: what "auto" choose
 INFERENCE_RATE = 0.1  # learning rate of new rows' own parameters
 BLOCK = 256  # rows whose posteriors are found at a time
 
-
+# %% ../nbs/07_estimator.ipynb #c020
 class _Table(BaseEstimator):
     "Reads tables, and knows the units of their columns."
 
@@ -208,7 +208,7 @@ class _Table(BaseEstimator):
         with np.errstate(over="ignore"):
             return np.clip(x * self.scale_ + self.mean_, low, high).astype(dtype)
 
-# %% ../nbs/07_estimator.ipynb #c020
+# %% ../nbs/07_estimator.ipynb #c022
 class _Trainer(_Table):
     "Makes models and trains them as the parameters say."
 
@@ -231,7 +231,7 @@ def _named(parts: tuple[Posterior, MLP]) -> dict[str, Tensor]:
     posterior, network = parts
     return {**{f"decoder.{k}": v for k, v in network.state_dict().items()}, **{f"posterior.{k}": v for k, v in posterior.state_dict().items()}}
 
-# %% ../nbs/07_estimator.ipynb #c021
+# %% ../nbs/07_estimator.ipynb #c023
 class _Learner(_Trainer):
     "Learns decoder and posterior from a table."
 
@@ -285,7 +285,7 @@ class _Learner(_Trainer):
         d = torch.where(held, reconstruct(*parts, data, found.local, everyone).cpu() - x[rows], 0)
         return (d.square().sum((1, 2)) / held.sum((1, 2))).numpy()
 
-# %% ../nbs/07_estimator.ipynb #c023
+# %% ../nbs/07_estimator.ipynb #c025
 class _Inferrer(_Learner):
     "Finds posteriors of rows, and what follows from them."
 
@@ -319,7 +319,7 @@ class _Inferrer(_Learner):
             result[rows] = network(q.loc).double().cpu().numpy().mean(0)[: rows.stop - rows.start]
         return result
 
-# %% ../nbs/07_estimator.ipynb #c025
+# %% ../nbs/07_estimator.ipynb #c027
 def noise_level(
     error: Tensor,  # (R, w, d) squared error of each model where a cell is held out from it
     own: Tensor,  # (R, w, d) variance of its own draws
@@ -338,7 +338,7 @@ def noise_level(
     total, own_part, between_part = (sums + borrowed * average) / (counts + borrowed)
     return (total - own_part - 2 * between_part).clamp(min=0.05 * total).sqrt()
 
-# %% ../nbs/07_estimator.ipynb #c028
+# %% ../nbs/07_estimator.ipynb #c030
 class _Measured(_Inferrer):
     "Knows how far off its guesses are."
 
@@ -354,7 +354,7 @@ class _Measured(_Inferrer):
             guess[:, part], own[:, part] = network(q.loc).cpu()[:, :size], draws.var(0).cpu()[:, :size]
         return noise_level((guess - x[rows]).square(), own, guess, held, ~visible).double().numpy()
 
-# %% ../nbs/07_estimator.ipynb #c030
+# %% ../nbs/07_estimator.ipynb #c032
 class _Predictor(_Measured):
     "Scores rows, reconstructs them, and makes new ones."
 
@@ -407,13 +407,12 @@ class _Predictor(_Measured):
         full[..., ~self.empty_] = x
         return full
 
-# %% ../nbs/07_estimator.ipynb #c032
+# %% ../nbs/07_estimator.ipynb #c034
 FORMAT, FORMAT_VERSION = "rvi_nb estimator", 1
 _ARRAYS = ("empty_", "has_holes_", "mean_", "scale_", "min_", "max_", "seeds_", "noise_")
 _VALUES = ("n_features_in_", "pilot_seed_", "variance_", "held_out_error_", "n_epochs_")
 
-
-# %% ../nbs/07_estimator.ipynb #c033
+# %% ../nbs/07_estimator.ipynb #c035
 def read_model(
     path: str | Path,
     name: str,  # of the class that is expected
@@ -433,7 +432,13 @@ def read_model(
         raise ValueError(f"{path} holds a {about.get('class')}, not a {name}")
     return about, arrays
 
-# %% ../nbs/07_estimator.ipynb #c034
+# %% ../nbs/07_estimator.ipynb #c037
+def _known(name: str, names: Sequence[str]) -> str:
+    "The name, if it is one of them."
+    if name not in names: raise ValueError(f"unknown value {name!r}")
+    return name
+
+# %% ../nbs/07_estimator.ipynb #c038
 class _Stored(_Predictor):
     "Goes into a file and comes out of it."
 
@@ -483,13 +488,7 @@ class _Stored(_Predictor):
         if shapes != {k: v.shape for k, v in self.parameters_.items()}:
             raise ValueError("the arrays do not fit the parameters")
 
-
-def _known(name: str, names: Sequence[str]) -> str:
-    "The name, if it is one of them."
-    if name not in names: raise ValueError(f"unknown value {name!r}")
-    return name
-
-# %% ../nbs/07_estimator.ipynb #c036
+# %% ../nbs/07_estimator.ipynb #c040
 class _Filler(TransformerMixin, _Stored):
     "Fills holes."
 
@@ -536,7 +535,7 @@ class _Filler(TransformerMixin, _Stored):
         if not self.add_indicator: return full
         return np.hstack([full, self.indicator_.transform(np.where(seen, 0, np.nan))])
 
-# %% ../nbs/07_estimator.ipynb #c038
+# %% ../nbs/07_estimator.ipynb #c042
 class RelayImputer(_Filler):
     "Fills the holes of a numeric table with what a relay, mean-field or amortised model expects there."
 
@@ -592,7 +591,7 @@ class RelayImputer(_Filler):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-# %% ../nbs/07_estimator.ipynb #c040
+# %% ../nbs/07_estimator.ipynb #c044
 class RelayEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Stored):
     "Represents rows of a numeric table, holes allowed, by the means of their posteriors."
 

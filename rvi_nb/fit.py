@@ -212,7 +212,7 @@ class Inference:
     curve: np.ndarray  # (R, epochs) elastic metric of a fixed sample of rows after each epoch
     loss: np.ndarray  # (R,) elastic metric over the observed entries of all rows
 
-
+# %% ../nbs/06_fit.ipynb #c021
 @_few_threads
 def infer(
     posterior: Posterior,  # as learned; frozen
@@ -249,7 +249,7 @@ def infer(
     curve = (sums[0] / sums[1]).numpy() if posterior.n_local else np.repeat(loss[:, None], epochs, 1)
     return Inference(result, curve, loss)
 
-# %% ../nbs/06_fit.ipynb #c035
+# %% ../nbs/06_fit.ipynb #c037
 def probe(
     train: Tensor,  # (R, N, t) representations
     train_labels: Tensor,  # (R, N)

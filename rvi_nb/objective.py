@@ -75,7 +75,7 @@ def _elastic_cpu(xhat, x, mask, index, rows, hidden, total, count):
             c += np.int32(chosen)
         total[r, b], count[r, b] = s, c
 
-
+# %% ../nbs/04_objective.ipynb #c015
 def elastic_sums(
     xhat: Tensor,  # (R, B, d) reconstruction
     data: Incomplete,  # the data, all rows

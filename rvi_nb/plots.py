@@ -8,7 +8,7 @@ __all__ = ['NAMES', 'STYLE', 'MODELS', 'OTHERS', 'SHADES', 'MARKERS', 'DASHES', 
            'mark_best', 'heat', 'mark_setting', 'outcomes', 'factors', 'classes', 'with_holes', 'images', 'montage',
            'save', 'save_numbers']
 
-# %% ../nbs/10_plots.ipynb #c003
+# %% ../nbs/10_plots.ipynb #c002
 import io
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ from matplotlib.patheffects import withStroke
 from .claims import Cell, interval, plain, rank, show
 from .data import write_atomically
 
-# %% ../nbs/10_plots.ipynb #c006
+# %% ../nbs/10_plots.ipynb #c005
 NAMES = {"rvi": "RVI", "vad": "VAD", "vae": "VAE", "rvi_cluster": "RVI (clustering)",
          "mixture": "mixture relay", "refined": "iterative refinement", "semi": "semi-amortised", "ladder": "ladder VAE",
          "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "mosi": "CMU-MOSI", "toy": "Toy",
@@ -52,7 +52,7 @@ def label(
     if isinstance(value, float): return f"{value:g}"
     return NAMES.get(value, show(value).replace("_", " ")) if isinstance(value, str) else show(value)
 
-# %% ../nbs/10_plots.ipynb #c008
+# %% ../nbs/10_plots.ipynb #c007
 STYLE = {**sns.axes_style("ticks"), **sns.plotting_context("paper"), "font.family": ["DejaVu Sans"], "figure.dpi": 72,
          "axes.grid": True, "grid.color": "0.92", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "0.3",
          "axes.linewidth": .8, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
@@ -62,7 +62,7 @@ def style() -> AbstractContextManager:
     "The look of every figure, as a context manager that restores what was there."
     return mpl.rc_context(STYLE)
 
-# %% ../nbs/10_plots.ipynb #c011
+# %% ../nbs/10_plots.ipynb #c010
 MODELS: dict[str, dict[str, Any]] = {
     "rvi": dict(color="#1255b0", linestyle="-", marker="o"),
     "vae": dict(color="#1b9e4b", linestyle="--", marker="s"),
@@ -76,7 +76,7 @@ OTHERS = ["#00868b", "#b8860b", "#7a4a21", "#9aa300", "#3f007d", "#f768a1"]
 SHADES = {"ratio": "Blues", "groups": "Blues"}
 MARKERS = "osD^vPX<>*"
 
-# %% ../nbs/10_plots.ipynb #c012
+# %% ../nbs/10_plots.ipynb #c011
 def looks(
     hue: str,  # the column that tells lines apart
     levels: Iterable[Any],  # its values
@@ -93,7 +93,7 @@ def looks(
     return {v: dict(color=shades(p), linestyle="-", marker=MARKERS[i % len(MARKERS)], label=label(v))
             for i, (v, p) in enumerate(zip(known, place, strict=True))}
 
-# %% ../nbs/10_plots.ipynb #c016
+# %% ../nbs/10_plots.ipynb #c015
 def spread(
     curves: Iterable[Any],  # a curve per run, or None
 ) -> pd.DataFrame:  # a row per epoch: mean, std, median, n, runs
@@ -109,7 +109,7 @@ def spread(
     ran = [sum(len(c) > e for c in kept) for e in range(length)]
     return pd.DataFrame(dict(epoch=np.arange(1, length + 1), mean=mean, std=std, median=median, n=n, runs=ran))
 
-# %% ../nbs/10_plots.ipynb #c018
+# %% ../nbs/10_plots.ipynb #c017
 def _groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple, pd.DataFrame]]:
     "The rows of a frame by the plain values of some columns, in order."
     absent = [c for c in by if c not in frame.columns]
@@ -119,7 +119,7 @@ def _groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple, pd.Data
     for i, row in enumerate(frame[list(by)].itertuples(index=False)): places.setdefault(tuple(map(plain, row)), []).append(i)
     return [(key, frame.iloc[places[key]]) for key in sorted(places, key=lambda k: tuple(map(rank, k)))]
 
-# %% ../nbs/10_plots.ipynb #c019
+# %% ../nbs/10_plots.ipynb #c018
 def summary(
     frame: pd.DataFrame,  # a row per run
     value: str,  # column of numbers or of curves
@@ -134,7 +134,7 @@ def summary(
         made.append(pd.DataFrame({**{c: [k] * len(table) for c, k in zip(by, key, strict=True)}, **table}))
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame(columns=[*by, "mean", "std", "median", "n", "runs"])
 
-# %% ../nbs/10_plots.ipynb #c024
+# %% ../nbs/10_plots.ipynb #c023
 def grid(
     n_rows: int = 1,  # rows of panels
     n_cols: int = 1,  # columns of panels
@@ -154,7 +154,7 @@ def grid(
                         ha="center", va="center", fontsize=10, fontweight="bold")
     return fig, axes
 
-# %% ../nbs/10_plots.ipynb #c026
+# %% ../nbs/10_plots.ipynb #c025
 def _entries(ax: Axes, heading: str, look: Iterable[dict[str, Any]]) -> None:
     "A section of the legend, as lines without points."
     ax.plot([], [], linestyle="none", label=heading)
@@ -170,7 +170,7 @@ def _sections(fig: Figure) -> dict[str, dict[str, Any]]:
             else: section.setdefault(text, line)
     return found
 
-# %% ../nbs/10_plots.ipynb #c027
+# %% ../nbs/10_plots.ipynb #c026
 def legend(
     fig: Figure,  # a figure whose panels are drawn
 ) -> None:
@@ -190,7 +190,7 @@ def legend(
                 if text.get_text() in found: text.set_fontweight("bold")
             fig.set_figwidth(fig.get_figwidth() + .7 + .085 * max(len(text) for _, text in rows))
 
-# %% ../nbs/10_plots.ipynb #c028
+# %% ../nbs/10_plots.ipynb #c027
 def unavailable(
     ax: Axes,  # an empty panel
     reason: str,  # e.g. "CMU-MOSI not available here"
@@ -213,9 +213,10 @@ def outer(
         for ax, below in pairwise(ax for ax in line if ax.has_data()):
             if ax.get_xlabel() == below.get_xlabel(): ax.set_xlabel("")
 
-# %% ../nbs/10_plots.ipynb #c030
+# %% ../nbs/10_plots.ipynb #c029
 DASHES = {"rvi": "-", "vad": ":", "vae": "--"}  # when colour means something else than the model
 
+# %% ../nbs/10_plots.ipynb #c030
 def curves(
     ax: Axes,  # the panel
     frame: pd.DataFrame,  # the runs to draw in it
@@ -335,6 +336,7 @@ def averaged(
             if part[curve].map(np.ndim).any()]
     return pd.DataFrame(rows, columns=[*by, curve])
 
+# %% ../nbs/10_plots.ipynb #c047
 def mark_best(
     ax: Axes,  # a panel drawn with `curves(..., hue=hue, dashes=by)`
     frame: pd.DataFrame,  # the runs in it
@@ -356,7 +358,7 @@ def mark_best(
     ax.text(.97, .97, said, transform=ax.transAxes, ha="right", va="top", fontsize=8, color="0.15", zorder=5)
     return best
 
-# %% ../nbs/10_plots.ipynb #c049
+# %% ../nbs/10_plots.ipynb #c051
 def heat(
     ax: Axes,  # the panel
     frame: pd.DataFrame,  # the runs of one model
@@ -381,6 +383,7 @@ def heat(
     ax.grid(False)
     ax.tick_params(length=0)
 
+# %% ../nbs/10_plots.ipynb #c054
 def mark_setting(
     ax: Axes,  # a panel with a setting on its x axis
     value: float,  # where the other figures stand
@@ -407,7 +410,18 @@ def outcomes(
     _entries(ax, "claim, against each", [dict(color="0.3", linestyle="none", label=name, **{"marker": "o", **shown[outcome]})
                                          for outcome, name in dict(holds="holds", inconclusive="undecided", contradicted="contradicted").items()])
 
-# %% ../nbs/10_plots.ipynb #c052
+# %% ../nbs/10_plots.ipynb #c057
+def _factor_axis(ax: Axes, times: pd.Series) -> None:
+    "A logarithmic axis around 1 that shows all points; intervals may go on beyond it."
+    low, high = ax.get_ylim() if ax.get_yscale() == "log" else (.4, 3)  # panels may share an axis
+    ax.axhline(1, color="0.3", linewidth=1, zorder=1)
+    ax.set_yscale("log")
+    ax.set_ylim(min([low, *(times / 2)]), max([high, *(times * 2)]))
+    ax.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{label(float(v))}x"))
+    ax.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+
+# %% ../nbs/10_plots.ipynb #c058
 def factors(
     ax: Axes,  # the panel
     table: pd.DataFrame,  # from `claims.times_fewer`: times, low, high, never, n
@@ -429,17 +443,7 @@ def factors(
     _factor_axis(ax, table.times.dropna())
     ax.set(xticks=range(len(places)), xticklabels=map(label, places), xlim=(-.5, len(places) - .5), xlabel=label(x))
 
-def _factor_axis(ax: Axes, times: pd.Series) -> None:
-    "A logarithmic axis around 1 that shows all points; intervals may go on beyond it."
-    low, high = ax.get_ylim() if ax.get_yscale() == "log" else (.4, 3)  # panels may share an axis
-    ax.axhline(1, color="0.3", linewidth=1, zorder=1)
-    ax.set_yscale("log")
-    ax.set_ylim(min([low, *(times / 2)]), max([high, *(times * 2)]))
-    ax.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
-    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{label(float(v))}x"))
-    ax.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
-
-# %% ../nbs/10_plots.ipynb #c054
+# %% ../nbs/10_plots.ipynb #c061
 def classes(
     ax: Axes,  # the panel
     places: np.ndarray,  # (n, 2)
@@ -461,7 +465,7 @@ def classes(
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
 
-# %% ../nbs/10_plots.ipynb #c057
+# %% ../nbs/10_plots.ipynb #c064
 HOLE = "#f5a623"  # a hidden pixel
 
 def with_holes(
@@ -476,7 +480,7 @@ def with_holes(
     colours[~seen] = to_rgb(HOLE)
     return colours
 
-# %% ../nbs/10_plots.ipynb #c058
+# %% ../nbs/10_plots.ipynb #c065
 def images(
     columns: Sequence[np.ndarray],  # per column (n, pixels): image i of each column is drawn in row i
     titles: Sequence[str],  # above each column
@@ -500,7 +504,7 @@ def images(
             axes[-1, j].set_xlabel(f"({chr(97 + j)})" + ("" if error is None else f"\n{error:.3f}"), fontsize=8)
     return fig
 
-# %% ../nbs/10_plots.ipynb #c059
+# %% ../nbs/10_plots.ipynb #c066
 def _image(ax: Axes, colours: np.ndarray) -> None:
     "One image, without axes."
     ax.imshow(colours, interpolation="nearest")
@@ -508,7 +512,7 @@ def _image(ax: Axes, colours: np.ndarray) -> None:
     ax.grid(False)
     sns.despine(ax=ax, left=True, bottom=True)
 
-# %% ../nbs/10_plots.ipynb #c063
+# %% ../nbs/10_plots.ipynb #c070
 def montage(
     ax: Axes,  # the panel
     images: np.ndarray,  # (n, pixels), values in [0, 1]
@@ -525,7 +529,7 @@ def montage(
         sheet[top : top + height, left : left + width] = with_holes(image, shape, None if masks is None else masks[i])
     _image(ax, sheet)
 
-# %% ../nbs/10_plots.ipynb #c066
+# %% ../nbs/10_plots.ipynb #c073
 DPI = 200  # of saved pictures
 
 def save(
@@ -551,7 +555,7 @@ def _settle(fig: Figure) -> None:
     fig.set_dpi(shown)
     fig.set_layout_engine("none")
 
-# %% ../nbs/10_plots.ipynb #c068
+# %% ../nbs/10_plots.ipynb #c075
 def save_numbers(
     frame: pd.DataFrame,  # what a figure shows: runs, or a `summary` of them
     folder: str | Path,  # where
@@ -568,7 +572,7 @@ def save_numbers(
     text = made.map(_exact).to_csv(index=False, lineterminator="\n")
     return write_atomically(Path(folder) / f"{name}.csv", text.encode())
 
-# %% ../nbs/10_plots.ipynb #c069
+# %% ../nbs/10_plots.ipynb #c076
 def _long(frame: pd.DataFrame, arrays: list[str]) -> pd.DataFrame:
     "A row per run and epoch; a shorter curve ends in empty places."
     rows = []

@@ -38,7 +38,7 @@ def _largest(size):
         top = max(top, size[j])
     return top
 
-
+# %% ../nbs/03_posterior.ipynb #c013
 @njit(cache=True)
 def _threshold(size, want):  # size: |a| of one group, padded with -1 to a multiple of 32
     "A value with exactly `want` entries of `size` at or above it or, where equals prevent that, the value of the equals."
@@ -58,7 +58,7 @@ def _threshold(size, want):  # size: |a| of one group, padded with -1 to a multi
         middle = half * (low + high)
     return low
 
-# %% ../nbs/03_posterior.ipynb #c012
+# %% ../nbs/03_posterior.ipynb #c014
 @njit(cache=True)
 def _keep_group(row, want, size, keep):  # one row's coefficients of one group; keep is written
     "Mark the `want` entries of `row` that are largest in absolute value."
@@ -77,7 +77,7 @@ def _keep_group(row, want, size, keep):  # one row's coefficients of one group; 
             keep[j] = size[j] > cut or (size[j] == cut and equals > 0)
             equals -= size[j] == cut
 
-# %% ../nbs/03_posterior.ipynb #c013
+# %% ../nbs/03_posterior.ipynb #c015
 @njit(cache=True)
 def _keep_top_cpu(a, groups, n_kept, kept, mask):  # a (rows, K or more); kept, mask (rows, K) are written
     "The first K columns of `a` where they count and zero elsewhere, and the mask of what counts."
@@ -92,7 +92,7 @@ def _keep_top_cpu(a, groups, n_kept, kept, mask):  # a (rows, K or more); kept, 
             for j in range(kept.shape[1]):
                 kept[i, j] = a[i, j] if mask[i, j] else zero
 
-# %% ../nbs/03_posterior.ipynb #c015
+# %% ../nbs/03_posterior.ipynb #c017
 def _keep(a: Tensor, groups: Sequence[int], n_kept: Sequence[int]) -> tuple[Tensor, Tensor]:  # a (..., K or more)
     "The coefficients with all that do not count set to zero, and the mask of what counts, both (..., K)."
     shape = (*a.shape[:-1], sum(groups))
@@ -104,7 +104,7 @@ def _keep(a: Tensor, groups: Sequence[int], n_kept: Sequence[int]) -> tuple[Tens
     mask = keep_top_mask(a[..., : shape[-1]], groups, n_kept)
     return a[..., : shape[-1]] * mask, mask
 
-
+# %% ../nbs/03_posterior.ipynb #c019
 class _KeepTop(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, groups, n_kept):
@@ -121,7 +121,7 @@ def keep_top(a: Tensor, groups: Sequence[int], n_kept: Sequence[int]) -> Tensor:
     "`a` with all but the `n_kept` coefficients of largest absolute value in each group set to zero."
     return _KeepTop.apply(a, groups, n_kept)
 
-# %% ../nbs/03_posterior.ipynb #c018
+# %% ../nbs/03_posterior.ipynb #c022
 @njit(cache=True)
 def _join_cpu(to_kept, mask, to_mean, to_log_var, out):  # (rows, K), (rows, K), (rows, t), (rows, t) -> out (rows, K + 2t)
     "The gradient of a row's own numbers from the gradients of its parts."
@@ -141,7 +141,7 @@ def _join(to_kept: Tensor, mask: Tensor, to_mean: Tensor, to_log_var: Tensor) ->
     _join_cpu(*parts, out.view(-1, out.shape[-1]).numpy())
     return out
 
-
+# %% ../nbs/03_posterior.ipynb #c024
 class _Place(torch.autograd.Function):
     "(local, relays) -> mean and log-variance of z."
 
@@ -159,7 +159,7 @@ class _Place(torch.autograd.Function):
         to_relays = torch.bmm(kept.mT, to_mean) if ctx.needs_input_grad[1] else None
         return to_local, to_relays, None, None
 
-# %% ../nbs/03_posterior.ipynb #c020
+# %% ../nbs/03_posterior.ipynb #c026
 class Relay(nn.Module):
     "RVI: q(z|x_i) = N(keep_top(a_i) R + eps_i, sigma_i^2), with R shared and a_i, eps_i, sigma_i a row's own."
 
@@ -205,7 +205,7 @@ class Relay(nn.Module):
         parts = [torch.bmm(k, r) for k, r in zip(kept, self.relays.split(self.groups, 1), strict=True)]
         return list(torch.stack([*parts, deviation]).cumsum(0))
 
-# %% ../nbs/03_posterior.ipynb #c025
+# %% ../nbs/03_posterior.ipynb #c031
 class MeanField(nn.Module):
     "VAD: q(z|x_i) = N(mu_i, sigma_i^2), both a row's own."
 
@@ -229,7 +229,7 @@ class MeanField(nn.Module):
         mean, log_var = local.chunk(2, -1)
         return Normal(mean, (0.5 * log_var).exp(), validate_args=False)
 
-# %% ../nbs/03_posterior.ipynb #c028
+# %% ../nbs/03_posterior.ipynb #c034
 class Amortised(nn.Module):
     "VAE: the mean and log-variance of q(z|x_i) are computed from the zero-filled x_i by an encoder."
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NINE', 'PROFILES', 'LRS', 'DECODERS', 'SPEED', 'Profile', 'get_profile', 'main_runs', 'varied', 'design',
-           'hyperparameter_runs', 'Page', 'repository', 'Look', 'look', 'pick', 'Space', 'space', 'between', 'embed',
+           'hyperparameter_runs', 'repository', 'Page', 'Look', 'look', 'pick', 'Space', 'space', 'between', 'embed',
            'sample_like', 'recogniser', 'quality', 'same_neighbour', 'epoch_seconds', 'differs', 'larger', 'Figure',
            'read_figure', 'find_figures', 'fingerprint', 'read_manifest', 'sweep', 'Plan', 'estimate', 'make_plan',
            'reproduce', 'open_store', 'overview', 'write_page', 'claims_table']
@@ -71,7 +71,7 @@ class Profile:
         "A run of this size; figures change what they study."
         return Run(n_train=self.n_train, n_test=self.n_test, epochs=self.epochs)
 
-
+# %% ../nbs/11_reproduce.ipynb #c007
 NINE = tuple(round(0.1 * i, 1) for i in range(1, 10))
 PROFILES = {p.name: p for p in (
     Profile("smoke", 256, 64, 4, 2, (0.1, 0.5, 0.9), ("toy", "mnist"), 1 / 108, "for tests: shows that everything runs, decides nothing", (128, 32, 2, 2)),
@@ -85,7 +85,7 @@ def get_profile(name: str) -> Profile:
     if name not in PROFILES: raise ValueError(f"profile must be one of {', '.join(PROFILES)}; got {name!r}")
     return PROFILES[name]
 
-# %% ../nbs/11_reproduce.ipynb #c007
+# %% ../nbs/11_reproduce.ipynb #c009
 def main_runs(
     size: Profile,
     rates: Iterable[float],  # MCAR
@@ -96,7 +96,7 @@ def main_runs(
     runs = product(size.base, dataset=datasets or size.datasets, rate=tuple(rates), model=MODELS, seed=size.seeds)
     return [replace(r, probe=r.dataset in labelled) for r in runs]
 
-# %% ../nbs/11_reproduce.ipynb #c012
+# %% ../nbs/11_reproduce.ipynb #c014
 def varied(
     runs: Iterable[Run],
     name: str,  # the field that is changed
@@ -108,7 +108,7 @@ def varied(
     made = [replace(run, **{name: value}) for value in values for run in asked]
     return [run if run in asked else replace(run, probe=False, **rest) for run in made]
 
-# %% ../nbs/11_reproduce.ipynb #c015
+# %% ../nbs/11_reproduce.ipynb #c017
 LRS, DECODERS = (1e-2, 1e-3, 1e-4, 1e-5), ((64,), (64, 64), (64, 64, 64))
 
 
@@ -127,7 +127,15 @@ def hyperparameter_runs(size: Profile) -> list[Run]:
     return [replace(run, **setting) for run in product(replace(size.base, n_test=0), dataset=size.datasets, model=MODELS, seed=size.seeds)
             for setting in settings]
 
-# %% ../nbs/11_reproduce.ipynb #c018
+# %% ../nbs/11_reproduce.ipynb #c020
+def repository() -> Path:
+    "The folder that has `nbs/figures`: the current one, one above it, or the one this package is installed from."
+    here = [Path.cwd(), *Path.cwd().parents, *([Path(__file__).parents[1]] if "__file__" in globals() else [])]
+    for folder in here:
+        if (folder / "nbs" / "figures").is_dir(): return folder
+    raise ValueError("nbs/figures not found: run this inside a clone of the repository")
+
+# %% ../nbs/11_reproduce.ipynb #c022
 @dataclass(frozen=True)
 class Page:
     "Where a figure gets its runs from and leaves its results."
@@ -168,15 +176,7 @@ class Page:
         save_claims(folder / "claims.json", claims)
         return claims
 
-
-def repository() -> Path:
-    "The folder that has `nbs/figures`: the current one, one above it, or the one this package is installed from."
-    here = [Path.cwd(), *Path.cwd().parents, *([Path(__file__).parents[1]] if "__file__" in globals() else [])]
-    for folder in here:
-        if (folder / "nbs" / "figures").is_dir(): return folder
-    raise ValueError("nbs/figures not found: run this inside a clone of the repository")
-
-# %% ../nbs/11_reproduce.ipynb #c020
+# %% ../nbs/11_reproduce.ipynb #c024
 @dataclass(frozen=True)
 class Look:
     "Training rows of a run, and what its model makes of them."
@@ -203,7 +203,7 @@ def pick(n_rows: int, n: int, seed: int = 0) -> torch.Tensor:  # (n,)
     "Rows to show: chosen by a seed, never by hand."
     return torch.randperm(n_rows, generator=generator(seed, "shown rows"))[:n]
 
-# %% ../nbs/11_reproduce.ipynb #c023
+# %% ../nbs/11_reproduce.ipynb #c027
 @dataclass(frozen=True)
 class Space:
     "The latent space of a run's learned model, with its training rows in it."
@@ -229,7 +229,7 @@ class Space:
             found = infer(posterior, decoder, data, math.ceil(self.model.data.train.n_rows / 256), run.epochs, run.posterior_lr, run.variance)
             return posterior(found.local, *data.batch(torch.arange(len(rows))[None])).loc[0]
 
-# %% ../nbs/11_reproduce.ipynb #c024
+# %% ../nbs/11_reproduce.ipynb #c028
 def space(run: Run, store: Store) -> Space:
     "The latent space of a run whose model was kept."
     model = kept(run, store)
@@ -247,7 +247,7 @@ def between(
     share = torch.linspace(0, 1, steps, dtype=a.dtype)[None, :, None]
     return (a[:, None] * (1 - share) + b[:, None] * share).flatten(0, 1)
 
-# %% ../nbs/11_reproduce.ipynb #c026
+# %% ../nbs/11_reproduce.ipynb #c030
 def embed(
     *parts: torch.Tensor,  # each (n, t)
     seed: int = 0,
@@ -274,7 +274,7 @@ def sample_like(
         mixture = GaussianMixture(n_components, reg_covar=1e-4, random_state=seed).fit(draws.double().numpy())
         return torch.as_tensor(mixture.sample(n)[0][np.random.default_rng(seed).permutation(n)]).to(draws)
 
-# %% ../nbs/11_reproduce.ipynb #c028
+# %% ../nbs/11_reproduce.ipynb #c032
 def recogniser(
     images: torch.Tensor,  # (N, d) real training images
     labels: torch.Tensor,  # (N,)
@@ -291,20 +291,20 @@ def recogniser(
         with threadpool_limits(1): return net.predict_proba(np.clip(new, 0, 1))
     return probabilities
 
-
+# %% ../nbs/11_reproduce.ipynb #c034
 def quality(probabilities: np.ndarray) -> dict[str, float]:  # (n, classes)
     "Mean confidence, and the balance of the classes."
     shares = np.bincount(probabilities.argmax(1), minlength=probabilities.shape[1]) / len(probabilities)
     entropy = -sum(s * math.log(s) for s in shares if s > 0)
     return dict(confidence=float(probabilities.max(1).mean()), balance=float(entropy / math.log(len(shares))))
 
-
+# %% ../nbs/11_reproduce.ipynb #c036
 def same_neighbour(places: torch.Tensor, labels: torch.Tensor) -> float:  # (n, t), (n,)
     "The share of places whose nearest neighbour is of the same class."
     apart = torch.cdist(places, places).fill_diagonal_(math.inf)
     return float((labels[apart.argmin(1)] == labels).float().mean())
 
-# %% ../nbs/11_reproduce.ipynb #c031
+# %% ../nbs/11_reproduce.ipynb #c039
 def epoch_seconds(
     frame: pd.DataFrame,  # a row per run, from `ensure`
 ) -> pd.Series:
@@ -313,7 +313,7 @@ def epoch_seconds(
     each = frame.seconds * [work(replace(r, n_test=0, probe=False)) / work(r) / r.epochs for r in runs]
     return each.groupby(pd.Series([str(shape_of(r)) for r in runs], frame.index, dtype=object)).transform("min")
 
-# %% ../nbs/11_reproduce.ipynb #c034
+# %% ../nbs/11_reproduce.ipynb #c042
 def differs(size: Profile) -> str:
     "How a profile differs from the paper, as a sentence."
     paper, names = PROFILES["paper"], dict(n_train="training rows", n_test="test rows", epochs="epochs", n_seeds="seeds")
@@ -332,7 +332,7 @@ def larger(page: Page, claims: Sequence[Claim]) -> str:
     head = f"| claim | {page.profile} | standard | at standard, in numbers |\n|---|---|---|---|\n"
     return f"What larger runs show ({PROFILES['standard'].about}):\n\n{head}" + "\n".join(rows)
 
-# %% ../nbs/11_reproduce.ipynb #c037
+# %% ../nbs/11_reproduce.ipynb #c045
 @dataclass(frozen=True)
 class Figure:
     "A figure notebook and what it asks for."
@@ -347,7 +347,7 @@ def _tagged(nb, tag: str) -> str:
     if len(cells) != 1: raise ValueError(f"a figure notebook has one cell tagged {tag!r}; found {len(cells)}")
     return cells[0]
 
-
+# %% ../nbs/11_reproduce.ipynb #c047
 def read_figure(
     path: Path,  # the notebook
     parameters: dict,  # what papermill will be given
@@ -363,7 +363,7 @@ def read_figure(
     exec(_tagged(nb, "grid"), names)
     return Figure(path.stem, path, tuple(names["grid"]), bool(names.get("keep", False)))
 
-
+# %% ../nbs/11_reproduce.ipynb #c049
 def find_figures(wanted: Sequence[str], folder: Path) -> list[Path]:
     "The notebooks of the figures asked for (by name or its beginning, as in fig02); all of them if none is named."
     there = sorted(folder.glob("fig*.ipynb"), key=lambda p: (p.stem[3:4] == "S", p.stem))
@@ -374,7 +374,18 @@ def find_figures(wanted: Sequence[str], folder: Path) -> list[Path]:
         chosen += match
     return list(dict.fromkeys(chosen)) if wanted else there
 
-# %% ../nbs/11_reproduce.ipynb #c039
+# %% ../nbs/11_reproduce.ipynb #c051
+def _publish(executed: Path, target: Path) -> None:
+    "Put an executed notebook into place, without papermill's timings, and its HTML beside it."
+    from nbconvert import HTMLExporter
+    nb = nbformat.read(executed, 4)
+    nb.metadata.pop("papermill", None)
+    for cell in nb.cells: cell.metadata.pop("papermill", None), cell.metadata.pop("execution", None)
+    write_atomically(target, nbformat.writes(nb).encode())
+    exporter = HTMLExporter(mathjax_url="", require_js_url="", jupyter_widgets_base_url="", exclude_input_prompt=True, exclude_output_prompt=True)
+    write_atomically(target.with_suffix(".html"), exporter.from_notebook_node(nb)[0].encode())
+
+# %% ../nbs/11_reproduce.ipynb #c053
 def _execute(path: Path, folder: Path, parameters: dict) -> None:
     "Run one figure notebook into `folder`, and make its HTML. Called in a process of a pool, never in a thread."
     import papermill
@@ -393,18 +404,7 @@ def _execute(path: Path, folder: Path, parameters: dict) -> None:
         if executed.exists(): _publish(executed, folder / path.name)
         shutil.rmtree(part)
 
-
-def _publish(executed: Path, target: Path) -> None:
-    "Put an executed notebook into place, without papermill's timings, and its HTML beside it."
-    from nbconvert import HTMLExporter
-    nb = nbformat.read(executed, 4)
-    nb.metadata.pop("papermill", None)
-    for cell in nb.cells: cell.metadata.pop("papermill", None), cell.metadata.pop("execution", None)
-    write_atomically(target, nbformat.writes(nb).encode())
-    exporter = HTMLExporter(mathjax_url="", require_js_url="", jupyter_widgets_base_url="", exclude_input_prompt=True, exclude_output_prompt=True)
-    write_atomically(target.with_suffix(".html"), exporter.from_notebook_node(nb)[0].encode())
-
-# %% ../nbs/11_reproduce.ipynb #c041
+# %% ../nbs/11_reproduce.ipynb #c055
 def fingerprint(figure: Figure, parameters: dict, available: dict[str, bool]) -> str:
     "A hash of everything a figure's results depend on."
     nb = nbformat.read(figure.path, 4)
@@ -425,10 +425,7 @@ def sweep(out: Path) -> None:
         pid = part.name.split(".")[-2]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists(): shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
 
-# %% ../nbs/11_reproduce.ipynb #c043
-SPEED = 1e8  # units of `work` per second and core, until the store has measured something
-
-
+# %% ../nbs/11_reproduce.ipynb #c057
 @dataclass(frozen=True)
 class Plan:
     "What a reproduction consists of."
@@ -445,6 +442,9 @@ class Plan:
         return (f"figures: {names} ({len(self.stale)} to be run)\n"
                 f"runs: {self.wanted:,} asked for, {self.wanted - len(self.missing):,} stored, {len(self.missing):,} to compute (about {took})")
 
+# %% ../nbs/11_reproduce.ipynb #c059
+SPEED = 1.8e8  # units of `work` per second and core, until the store has measured something
+
 
 def estimate(runs: Iterable[Run], store: Store, workers: int) -> float:
     "Seconds that `runs` will take on `workers` cores, at the speed the store has seen."
@@ -453,7 +453,7 @@ def estimate(runs: Iterable[Run], store: Store, workers: int) -> float:
     speed = sum(w for w, _ in done) / sum(s for _, s in done) if done else SPEED
     return sum(map(work, runs)) / speed / workers
 
-# %% ../nbs/11_reproduce.ipynb #c044
+# %% ../nbs/11_reproduce.ipynb #c060
 def make_plan(paths: Sequence[Path], parameters: dict, out: Path, store: Store, workers: int, force: bool = False) -> Plan:
     "What is there and what has to be done."
     figures = tuple(read_figure(p, parameters) for p in paths)
@@ -475,7 +475,29 @@ def _datasets(figures: Iterable[Figure]) -> dict[str, bool]:
         except DataError: return False
     return {name: there(name) for name in sorted({r.dataset for f in figures for r in f.grid})}
 
-# %% ../nbs/11_reproduce.ipynb #c046
+# %% ../nbs/11_reproduce.ipynb #c062
+def _run_notebooks(figures: Sequence[Figure], parameters: dict, out: Path, jobs: int) -> dict[str, str]:
+    "Run notebooks, `jobs` at a time, each in a kernel of its own; the error of each, or an empty string."
+    outcomes: dict[str, str] = {}
+    with ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver, (os.getpid(),)) as pool:
+        futures = {pool.submit(_execute, f.path, out / f.name, parameters): f.name for f in figures}
+        for future in tqdm(as_completed(futures), total=len(futures), desc="figures", unit="figure", disable=not futures):
+            error = future.exception()
+            outcomes[futures[future]] = f"{type(error).__name__}: {error}" if error else ""
+    return outcomes
+
+
+def _note(out: Path, plan: Plan, parameters: dict, outcomes: dict[str, str], call: dict) -> None:
+    "Bring the manifest up to date."
+    manifest, available = read_manifest(out), _datasets(plan.figures)
+    for f in plan.figures:
+        if f.name in outcomes:
+            manifest["figures"][f.name] = dict(status="failed" if outcomes[f.name] else "ok", error=outcomes[f.name], runs=len(f.grid),
+                                               fingerprint=fingerprint(f, parameters, available), available=available)
+    if call["runs"] or call["figures"]: manifest["calls"].append(call)
+    write_atomically(out / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
+
+# %% ../nbs/11_reproduce.ipynb #c064
 def reproduce(
     figures: Sequence[str] = (),  # names; all when empty
     profile: str = "quick",
@@ -507,29 +529,7 @@ def reproduce(
     say(str(out / "index.html"))
     return not any(outcomes.values())
 
-
-def _run_notebooks(figures: Sequence[Figure], parameters: dict, out: Path, jobs: int) -> dict[str, str]:
-    "Run notebooks, `jobs` at a time, each in a kernel of its own; the error of each, or an empty string."
-    outcomes: dict[str, str] = {}
-    with ProcessPoolExecutor(jobs, get_context("spawn"), follow_driver, (os.getpid(),)) as pool:
-        futures = {pool.submit(_execute, f.path, out / f.name, parameters): f.name for f in figures}
-        for future in tqdm(as_completed(futures), total=len(futures), desc="figures", unit="figure", disable=not futures):
-            error = future.exception()
-            outcomes[futures[future]] = f"{type(error).__name__}: {error}" if error else ""
-    return outcomes
-
-
-def _note(out: Path, plan: Plan, parameters: dict, outcomes: dict[str, str], call: dict) -> None:
-    "Bring the manifest up to date."
-    manifest, available = read_manifest(out), _datasets(plan.figures)
-    for f in plan.figures:
-        if f.name in outcomes:
-            manifest["figures"][f.name] = dict(status="failed" if outcomes[f.name] else "ok", error=outcomes[f.name], runs=len(f.grid),
-                                               fingerprint=fingerprint(f, parameters, available), available=available)
-    if call["runs"] or call["figures"]: manifest["calls"].append(call)
-    write_atomically(out / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
-
-# %% ../nbs/11_reproduce.ipynb #c048
+# %% ../nbs/11_reproduce.ipynb #c066
 def open_store(profile: str = "quick", store: str | Path | None = None) -> Store:
     "The store of a profile, which must exist."
     path = Path(store) if store else Page("", profile).folder / "runs.sqlite"
@@ -546,7 +546,7 @@ def overview(profile: str = "quick", store: str | Path | None = None) -> pd.Data
     counts = pd.DataFrame(rows).groupby(["figure", "model", "dataset"], sort=False).status.value_counts().unstack(fill_value=0)
     return counts.reindex(columns=["done", "failed", "missing"], fill_value=0).reset_index()
 
-# %% ../nbs/11_reproduce.ipynb #c050
+# %% ../nbs/11_reproduce.ipynb #c068
 _PAGE = jinja2.Environment(autoescape=True).from_string("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Relay Variational Inference: {{ profile.name }} reproduction</title><style>
@@ -582,7 +582,7 @@ claimed side of zero, <i>partly</i> when some do, <i>contradicted</i> when none 
 {% endfor %}</main></body></html>
 """)
 
-# %% ../nbs/11_reproduce.ipynb #c051
+# %% ../nbs/11_reproduce.ipynb #c069
 def write_page(out: Path, profile: Profile) -> Path:
     "Write `index.html` from what lies in `out`."
     manifest = read_manifest(out)
@@ -609,7 +609,7 @@ def _title(path: Path, name: str) -> str:
     except (OSError, ValueError): return name
     return next((line.lstrip("# ") for c in cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("# ")), name)
 
-# %% ../nbs/11_reproduce.ipynb #c053
+# %% ../nbs/11_reproduce.ipynb #c071
 def claims_table(profile: str = "standard", supplement: bool = False) -> str:
     "The verdicts of a finished reproduction as a markdown table: those of the paper's figures, or of the supplement's."
     folders = sorted(f for f in Page("", profile).folder.glob("fig*") if (f.name[3] == "S") == supplement)

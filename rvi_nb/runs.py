@@ -53,7 +53,7 @@ ALGORITHM = 2  # to be raised by hand when the same Run would give other numbers
 class Chosen(float):
     "A likelihood variance that nobody asked for: `replace(run, dataset=...)` chooses it anew."
 
-
+# %% ../nbs/08_runs.ipynb #c007
 @dataclass(frozen=True)
 class Run:
     "Everything that decides the result of one training, and of one inference after it."
@@ -99,7 +99,7 @@ class Run:
         text = json.dumps([told, digest(self.dataset), ALGORITHM], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-# %% ../nbs/08_runs.ipynb #c008
+# %% ../nbs/08_runs.ipynb #c010
 def product(base: Run = Run(), **levels: Iterable) -> list[Run]:
     "Every combination of `levels` (field=values), each as a change to `base`."
     runs = [base]
@@ -107,7 +107,7 @@ def product(base: Run = Run(), **levels: Iterable) -> list[Run]:
         runs = [replace(run, **{name: value}) for run in runs for value in values]
     return runs
 
-# %% ../nbs/08_runs.ipynb #c011
+# %% ../nbs/08_runs.ipynb #c013
 FREE = ("seed", "rate", "test_rate", "lr", "posterior_lr", "variance")
 
 
@@ -115,7 +115,7 @@ def shape_of(run: Run) -> tuple:
     "What runs must have in common to be computed side by side."
     return tuple(getattr(run, f.name) for f in fields(run) if f.name not in FREE)
 
-
+# %% ../nbs/08_runs.ipynb #c015
 def observed(run: Run, n: int, image_shape, n_features: int, test: bool = False) -> Tensor:  # (n, d) bool
     "The mask of `n` training or test rows under the run's pattern, rate and seed."
     gen = generator(run.seed, "test mask" if test else "mask")
@@ -124,7 +124,7 @@ def observed(run: Run, n: int, image_shape, n_features: int, test: bool = False)
     if image_shape is None: raise ValueError(f"pattern 'boxes' needs images; {run.dataset} has none")
     return boxes(n, image_shape, int(rate), gen)
 
-
+# %% ../nbs/08_runs.ipynb #c017
 @dataclass(frozen=True)
 class GroupData:
     "Training and test rows of a group of runs, with their labels."
@@ -151,7 +151,7 @@ def group_data(runs: Sequence[Run]) -> GroupData:
     test = incomplete(sets[0].test, stack(m, True), rows)
     return GroupData(train, test, train_labels, None if sets[0].test_labels is None else sets[0].test_labels[rows])
 
-# %% ../nbs/08_runs.ipynb #c012
+# %% ../nbs/08_runs.ipynb #c018
 def build(runs: Sequence[Run], n_features: int) -> tuple[Posterior, MLP]:
     "Untrained posterior and decoder for a group of runs."
     run, seeds = runs[0], [r.seed for r in runs]
@@ -170,7 +170,41 @@ def build(runs: Sequence[Run], n_features: int) -> tuple[Posterior, MLP]:
     }
     return make[run.model](), net
 
-# %% ../nbs/08_runs.ipynb #c014
+# %% ../nbs/08_runs.ipynb #c020
+def _test(runs, data, f, results, options) -> Tensor:
+    "Infer the test rows' posteriors; add test loss, test curve and imputation loss to the results."
+    found = infer(f.posterior, f.decoder, data.test, f.steps_per_epoch, runs[0].epochs, [r.posterior_lr for r in runs], **options)
+    everyone = torch.arange(data.test.n_rows).repeat(len(runs), 1)
+    read = lambda rows: found.local[torch.arange(len(runs))[:, None], rows]
+    imputation = evaluate(f.posterior, f.decoder, data.test, read, everyone, hidden=True).numpy()
+    for i, result in enumerate(results):
+        result |= dict(test_loss=found.loss[i], test_curve=found.curve[i], imputation_loss=imputation[i])
+    return found.local
+
+# %% ../nbs/08_runs.ipynb #c022
+@torch.no_grad()
+def _means(posterior: Posterior, data: Incomplete, local: Tensor) -> Tensor:  # (R, N, t)
+    "Posterior means of all rows."
+    blocks = torch.arange(data.n_rows).repeat(data.n_runs, 1).split(512, 1)
+    return torch.cat([posterior(local[:, b[0]], *(data.batch(b) if posterior.reads_data else ())).loc for b in blocks], 1)
+
+
+def _probe(runs, data, f, local, results) -> None:
+    "Train a classifier on the training rows' posterior means; add its loss curve and its accuracy on the test rows."
+    if data.train_labels is None or data.test_labels is None:
+        raise ValueError(f"probe needs labels and n_test > 0; {runs[0].dataset} with n_test={runs[0].n_test} has none")
+    means = [_means(f.posterior, part, own) for part, own in ((data.train, f.local), (data.test, local))]
+    curve, accuracy = probe(means[0], data.train_labels, means[1], data.test_labels, [r.seed for r in runs], runs[0].epochs)
+    for i, result in enumerate(results): result |= dict(probe_curve=curve[i], probe_accuracy=accuracy[i])
+
+# %% ../nbs/08_runs.ipynb #c023
+def _model_bytes(f, i: int) -> bytes:
+    "Run `i` of a fit as a safetensors file."
+    parts = {"posterior": f.posterior.state_dict(), "decoder": f.decoder.state_dict()}
+    tensors = {f"{part}.{name}": t[i : i + 1].contiguous() for part, state in parts.items() for name, t in state.items()}
+    return safetensors.save(tensors | {"local": f.local[i : i + 1].contiguous()})
+
+# %% ../nbs/08_runs.ipynb #c025
 def compute(
     runs: Sequence[Run],  # of one shape
     keep: bool = False,  # also return the learned models, as safetensors bytes
@@ -192,41 +226,7 @@ def compute(
             result |= dict(seconds=seconds, model=_model_bytes(f, i) if keep else None)
     return results
 
-
-def _test(runs, data, f, results, options) -> Tensor:
-    "Infer the test rows' posteriors; add test loss, test curve and imputation loss to the results."
-    found = infer(f.posterior, f.decoder, data.test, f.steps_per_epoch, runs[0].epochs, [r.posterior_lr for r in runs], **options)
-    everyone = torch.arange(data.test.n_rows).repeat(len(runs), 1)
-    read = lambda rows: found.local[torch.arange(len(runs))[:, None], rows]
-    imputation = evaluate(f.posterior, f.decoder, data.test, read, everyone, hidden=True).numpy()
-    for i, result in enumerate(results):
-        result |= dict(test_loss=found.loss[i], test_curve=found.curve[i], imputation_loss=imputation[i])
-    return found.local
-
-
-def _probe(runs, data, f, local, results) -> None:
-    "Train a classifier on the training rows' posterior means; add its loss curve and its accuracy on the test rows."
-    if data.train_labels is None or data.test_labels is None:
-        raise ValueError(f"probe needs labels and n_test > 0; {runs[0].dataset} with n_test={runs[0].n_test} has none")
-    means = [_means(f.posterior, part, own) for part, own in ((data.train, f.local), (data.test, local))]
-    curve, accuracy = probe(means[0], data.train_labels, means[1], data.test_labels, [r.seed for r in runs], runs[0].epochs)
-    for i, result in enumerate(results): result |= dict(probe_curve=curve[i], probe_accuracy=accuracy[i])
-
-
-@torch.no_grad()
-def _means(posterior: Posterior, data: Incomplete, local: Tensor) -> Tensor:  # (R, N, t)
-    "Posterior means of all rows."
-    blocks = torch.arange(data.n_rows).repeat(data.n_runs, 1).split(512, 1)
-    return torch.cat([posterior(local[:, b[0]], *(data.batch(b) if posterior.reads_data else ())).loc for b in blocks], 1)
-
-
-def _model_bytes(f, i: int) -> bytes:
-    "Run `i` of a fit as a safetensors file."
-    parts = {"posterior": f.posterior.state_dict(), "decoder": f.decoder.state_dict()}
-    tensors = {f"{part}.{name}": t[i : i + 1].contiguous() for part, state in parts.items() for name, t in state.items()}
-    return safetensors.save(tensors | {"local": f.local[i : i + 1].contiguous()})
-
-# %% ../nbs/08_runs.ipynb #c016
+# %% ../nbs/08_runs.ipynb #c027
 COLUMNS = ("train_loss", "test_loss", "imputation_loss", "probe_accuracy", "seconds")
 CURVES = ("train_curve", "test_curve", "probe_curve")
 _SCHEMA = f"""
@@ -248,7 +248,7 @@ def record() -> str:
     return json.dumps(dict(rvi_nb=__version__, git=git.stdout.strip() or None, torch=torch.__version__, python=platform.python_version(),
                            machine=platform.machine(), time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())))
 
-# %% ../nbs/08_runs.ipynb #c017
+# %% ../nbs/08_runs.ipynb #c028
 class Store:
     "Results of runs in one SQLite file, and models in a folder beside it."
 
@@ -307,7 +307,7 @@ class Store:
             have = {key for (key,) in self.db.execute("select key from runs where status = 'done'")}
         return {r.key for r in runs if r.key in have and (not keep or self.model_path(r).exists())}
 
-# %% ../nbs/08_runs.ipynb #c019
+# %% ../nbs/08_runs.ipynb #c030
 def _put(store: Store, runs: Sequence[Run], results: Sequence[dict] | None, error: str | None = None) -> None:
     "Store a finished group (or its failure) and give up its leases, in one transaction."
     names, note = (*COLUMNS, *CURVES), record()
@@ -331,8 +331,11 @@ def _real(value: float | None) -> float | None:
 def _blob(curve: np.ndarray | None) -> bytes | None:
     return None if curve is None else np.asarray(curve, "<f4").tobytes()
 
-# %% ../nbs/08_runs.ipynb #c021
-LEASE = 60.0  # seconds a lease lasts if it is not renewed
+# %% ../nbs/08_runs.ipynb #c032
+def _started(pid: int) -> str:
+    "Something that tells apart two processes with the same id, where the system says; empty if there is no such process."
+    try: return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError: return "" if Path("/proc/self/stat").exists() else "?"
 
 
 def _owner() -> str:
@@ -340,16 +343,13 @@ def _owner() -> str:
     return f"{socket.gethostname()} {os.getpid()} {_started(os.getpid())}"
 
 
-def _started(pid: int) -> str:
-    "Something that tells apart two processes with the same id, where the system says; empty if there is no such process."
-    try: return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except OSError: return "" if Path("/proc/self/stat").exists() else "?"
-
-
 def _alive(owner: str) -> bool:
     "False if the owner of a lease ran on this machine and is gone."
     host, pid, *started = owner.split(" ")
     return host != socket.gethostname() or _started(int(pid)) == " ".join(started)
+
+# %% ../nbs/08_runs.ipynb #c034
+LEASE = 60.0  # seconds a lease lasts if it is not renewed
 
 
 def _lease(store: Store, runs: Sequence[Run], keep: bool) -> list[Run]:
@@ -370,7 +370,7 @@ def _renew(store: Store) -> None:
 def _release(store: Store) -> None:
     with store.transaction() as db: db.execute("delete from leases where owner = ?", (_owner(),))
 
-# %% ../nbs/08_runs.ipynb #c023
+# %% ../nbs/08_runs.ipynb #c036
 def work(run: Run) -> float:
     "A run's cost, roughly: rows times epochs times width of what is moved per row."
     d = {"mnist": 784, "fashion_mnist": 784, "mosi": 273, "toy": 300}[run.dataset]
@@ -380,7 +380,7 @@ def work(run: Run) -> float:
     inferred = 0.6 * run.n_test if run.model in ("rvi", "vad", "mixture") else 0  # an encoder needs no epochs for new rows
     return run.epochs * (n + inferred + 0.1 * n * run.probe) * per_row * walked
 
-
+# %% ../nbs/08_runs.ipynb #c038
 def group(
     runs: Sequence[Run],  # what is to be computed
     workers: int = 1,  # how many groups are computed at a time
@@ -401,7 +401,7 @@ def group(
         groups += [same[i::count] for i in range(count)]
     return sorted(groups, key=lambda g: -sum(map(work, g)))
 
-# %% ../nbs/08_runs.ipynb #c026
+# %% ../nbs/08_runs.ipynb #c041
 class Inline(Executor):
     "Computes in this process, when asked."
 
@@ -411,7 +411,7 @@ class Inline(Executor):
         except Exception as e: future.set_exception(e)
         return future
 
-
+# %% ../nbs/08_runs.ipynb #c043
 def follow_driver(driver: int) -> None:
     "Prepare a pool worker: leave Ctrl-C to the driver (a process id), and follow it if it dies, or has died already."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -422,7 +422,7 @@ def follow_driver(driver: int) -> None:
 
     threading.Thread(target=follow, daemon=True).start()
 
-
+# %% ../nbs/08_runs.ipynb #c045
 @contextmanager
 def executor(
     jobs: int | None = None,  # worker processes; 0 computes in this process, None uses every core
@@ -444,7 +444,7 @@ def executor(
             raise
         finally: pool.shutdown(wait=True, cancel_futures=True)
 
-# %% ../nbs/08_runs.ipynb #c028
+# %% ../nbs/08_runs.ipynb #c047
 def _available(runs: Sequence[Run]) -> dict[str, str]:
     "Datasets of `runs` that are not to be had, with the reason."
     missing = {}
@@ -453,7 +453,7 @@ def _available(runs: Sequence[Run]) -> dict[str, str]:
         except DataError as e: missing[name] = str(e)
     return missing
 
-
+# %% ../nbs/08_runs.ipynb #c048
 def ensure(
     grid: Iterable[Run],  # what is asked for
     store: Store | str | Path,  # where results are kept
@@ -473,7 +473,17 @@ def ensure(
     frame.attrs["unavailable"] = unavailable
     return frame
 
-# %% ../nbs/08_runs.ipynb #c029
+# %% ../nbs/08_runs.ipynb #c049
+def _store_outcome(store: Store, runs: list[Run], future: Future, bar: tqdm) -> None:
+    "Store what a group gave, or why it gave nothing."
+    try: _put(store, runs, future.result())
+    except StoreError: raise
+    except Exception as e:
+        bar.write(f"failed: {runs[0]} and {len(runs) - 1} more like it: {type(e).__name__}: {e}", file=sys.stderr)
+        _put(store, runs, None, "".join(traceback.format_exception(e)))
+    bar.update(len(runs))
+
+# %% ../nbs/08_runs.ipynb #c051
 def _drive(wanted: list[Run], store: Store, jobs: int | None, scheduler: str | None, keep: bool, progress: bool) -> None:
     "Compute `wanted`, waiting for those that another driver is computing."
     tried: set[str] = set()
@@ -501,17 +511,7 @@ def _drive(wanted: list[Run], store: Store, jobs: int | None, scheduler: str | N
                 if wanted: time.sleep(1)  # another driver has them
         finally: _release(store)
 
-
-def _store_outcome(store: Store, runs: list[Run], future: Future, bar: tqdm) -> None:
-    "Store what a group gave, or why it gave nothing."
-    try: _put(store, runs, future.result())
-    except StoreError: raise
-    except Exception as e:
-        bar.write(f"failed: {runs[0]} and {len(runs) - 1} more like it: {type(e).__name__}: {e}", file=sys.stderr)
-        _put(store, runs, None, "".join(traceback.format_exception(e)))
-    bar.update(len(runs))
-
-# %% ../nbs/08_runs.ipynb #c030
+# %% ../nbs/08_runs.ipynb #c052
 def results(
     grid: Iterable[Run],  # what is asked for
     store: Store,
@@ -528,14 +528,14 @@ def results(
     frame.attrs["missing"] = len(grid) - len(frame)
     return frame
 
-# %% ../nbs/08_runs.ipynb #c031
+# %% ../nbs/08_runs.ipynb #c053
 def everything(store: Store) -> pd.DataFrame:
     "Every finished run of a store, without curves."
     with store._explained():
         runs = [Run(**json.loads(config)) for (config,) in store.db.execute("select config from runs where status = 'done'")]
     return results(runs, store).drop(columns=list(CURVES))
 
-# %% ../nbs/08_runs.ipynb #c040
+# %% ../nbs/08_runs.ipynb #c062
 @dataclass(frozen=True)
 class Kept:
     "A learned model with its training rows."
