@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import multiprocessing as mp
-import resource
+import re
 import subprocess
 import sys
 import time
@@ -223,7 +223,7 @@ def table(records: list[dict]) -> str:
     lines = [f"{'case':<26}{'straightforward':>16}{'ours R=1':>10}{'ours best':>11}{'products':>10}   {'R=1':>6}{'best':>7}  {'x products':>10}"]
     cases = dict.fromkeys((r["model"], r["dims"], r["rows"]) for r in records if r["variant"] == "straightforward")
     for model, dims, n in cases:
-        mine = [r for r in records if (r["model"], r["dims"], r["rows"]) == (model, dims, n)]
+        mine = [r for r in records if (r["model"], r["dims"], r["rows"]) == (model, dims, n) and r["seconds_per_run_epoch"]]
         get = lambda way, only=None, mine=mine: min(
             (r["seconds_per_run_epoch"] for r in mine if r["variant"] == way and only in (None, r["runs"])), default=math.nan
         )
@@ -255,7 +255,7 @@ def main() -> None:
     if args.memory:
         model, dims, n, runs = args.memory[0], *map(int, args.memory[1:])
         ours(model, holes(dims, n, runs), 1)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # not ru_maxrss: it starts at the parent's
         return
     cases = [((m, 784, 10_000), [8], 6) for m in MAKE] + [((m, 300, 10_000), [8], 6) for m in MAKE] + [((m, 30, 569), [8, 32], 40) for m in MAKE]
     growth = [(("rvi", 784, n), [], 3) for n in (2_500, 40_000)]
@@ -269,8 +269,8 @@ def main() -> None:
     if not args.quick:
         for n, r in ((10_000, 8), (60_000, 1)):
             records.append(record("ours", "rvi", 784, n, r, rss_mib=peak_rss("rvi", 784, n, r)))
-    print(f"\n{table(records)}\n\n{remarks(records)}")
     write_atomically(HERE / ("quick.json" if args.quick else "results.json"), json.dumps(records, indent=1).encode())
+    print(f"\n{table(records)}\n\n{remarks(records)}")
 
 
 if __name__ == "__main__":

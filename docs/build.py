@@ -99,7 +99,8 @@ class Page:
             if cell.cell_type == "markdown":
                 parts.append(self.prose(cell.source))
             elif text := self.code(cell.source):
-                parts += [text, *map(self.output, outputs(cell))]
+                shown = [] if "hide-input" in cell.metadata.get("tags", []) else [text]
+                parts += [*shown, *map(self.output, outputs(cell))]
         title, rest = re.fullmatch(r"\s*(# .+?\n)(.*)", "\n".join(parts), flags=re.DOTALL).groups()
         (self.pages / f"{self.notebook.stem}.md").write_text(f"{title}\n{self.origin()}\n{rest}")
         return title.strip("# \n")
