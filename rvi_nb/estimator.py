@@ -89,7 +89,7 @@ class Watch:
 
     def keep(self, parameters: list[Tensor], number: int) -> None:
         "Remember the parameters of the kinds that have never been better than now."
-        better = ~(self.curve[-1] >= self.best)  # NaN counts as better
+        better = (self.curve[-1] < self.best) | (not self.held.any())  # with nothing held out the last is the best; a diverged one never is
         self.best_epoch[better], self.best[better] = number, self.curve[-1][better]
         models = torch.from_numpy(better).repeat_interleave(len(self.held) // self.kinds).to(self.held.device)
         self.kept = self.kept or [p.detach().clone() for p in parameters]

@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rvi_nb import RelayEncoder, RelayImputer
-from rvi_nb.estimator import POSTERIORS
+from rvi_nb.estimator import POSTERIORS, Watch
 
 QUICK = {"max_epochs": 3, "inference_steps": 5, "latent": 3, "groups": (2, 4), "hidden": (8,)}
 
@@ -417,3 +417,11 @@ def test_coverage_on_breast_cancer():
     seen = np.where(holes, np.nan, x)
     low, high = np.quantile(RelayImputer().fit(seen).impute(seen, n_draws=100), [0.05, 0.95], axis=0)
     assert 0.80 <= ((low <= x) & (x <= high))[holes].mean() <= 0.97
+
+
+def test_an_epoch_that_diverged_is_never_kept():
+    watch = Watch(torch.arange(2), torch.ones(1, 2, 3, dtype=torch.bool))
+    for number, (error, value) in enumerate([(1.0, 0.0), (0.5, 1.0), (np.nan, np.nan)], 1):
+        watch.curve.append(np.array([error]))
+        watch.keep([torch.full((1, 4), value)], number)
+    assert watch.best_epoch == 2 and torch.equal(watch.kept[0], torch.ones(1, 4))
