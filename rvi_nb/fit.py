@@ -112,7 +112,9 @@ def per_run(
     return tensor
 
 
-def sample_size(n: int) -> int: return max(256, n // 10)
+def sample_size(n: int, wanted: int | None = None) -> int:
+    "How many of `n` rows a curve is measured on, unless a number was asked for: a tenth of them, but at least 256."
+    return max(256, n // 10) if wanted is None else wanted
 
 
 def streams(seeds: Sequence[int], key: str) -> Callable[..., Tensor]:
@@ -165,7 +167,7 @@ def fit(
     per_epoch = math.ceil(n / batch_size)
     own = RowAdam(posterior.start(n).to(data.x), lrs[1], epochs * per_epoch)
     shuffle, noise, choose = (streams(posterior.seeds, key) for key in ("shuffle", "noise", "sample"))
-    watched = choose(torch.randperm, n)[:, : sample_size(n) if sample is None else sample].to(device)
+    watched = choose(torch.randperm, n)[:, : sample_size(n, sample)].to(device)
     curve, step = [], 0
     for number in tqdm(range(1, epochs + 1), disable=not progress, desc="learn", unit="epoch"):
         for rows in shuffle(torch.randperm, n).to(device).split(batch_size, 1):
@@ -241,7 +243,7 @@ def infer(
         steps = settle(posterior, decoder, data, rows, start, noise, rate, precision.to(data.x), steps_per_epoch)
         for epoch, local in enumerate(steps if posterior.n_local else ()):
             result[run, rows] = local
-            if 256 * i < (sample_size(n) if sample is None else sample):
+            if 256 * i < sample_size(n, sample):
                 seen = elastic_sums(reconstruct(posterior, decoder, data, local, rows), data, rows)
                 sums[:, :, epoch] += torch.stack(seen).cpu()
     everyone = torch.arange(n, device=device).repeat(n_runs, 1)

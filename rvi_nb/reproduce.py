@@ -610,9 +610,10 @@ def _title(path: Path, name: str) -> str:
     return next((line.lstrip("# ") for c in cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("# ")), name)
 
 # %% ../nbs/11_reproduce.ipynb #c071
-def claims_table(profile: str = "standard", supplement: bool = False) -> str:
-    "The verdicts of a finished reproduction as a markdown table: those of the paper's figures, or of the supplement's."
-    folders = sorted(f for f in Page("", profile).folder.glob("fig*") if (f.name[3] == "S") == supplement)
-    claims = [c for f in folders if (f / "claims.json").exists() for c in load_claims(f / "claims.json")]
+def claims_table(
+    out: Path,  # the folder of a reproduction
+) -> str:
+    "The verdicts on the paper's figures as a markdown table."
+    claims = [c for file in sorted(out.glob("fig[!S]*/claims.json")) for c in load_claims(file)]
     rows = [f"| {c.figure.split('_')[0]} | {c.text} | {c.verdict} | {c.numbers} |" for c in claims]
     return "\n".join(["| figure | the paper's claim | verdict | in numbers |", "|---|---|---|---|", *rows])
