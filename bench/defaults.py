@@ -6,7 +6,6 @@ Every variant changes one default. What the file has already is not computed aga
     python bench/defaults.py [--out bench/defaults.csv]
 """
 
-import csv
 import os
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from sklearn.datasets import load_iris
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
+from table import extend
 
 from rvi_nb import RelayImputer
 from rvi_nb.data import DataError, load
@@ -67,21 +67,8 @@ def measure(name: str, rate: float, variant: str) -> dict:
 @click.option("--out", default=Path(__file__).with_name("defaults.csv"), type=click.Path(path_type=Path))
 def main(out: Path) -> None:
     "Measure what is not in the table yet."
-    done = {(r["table"], float(r["rate"]), r["variant"]) for r in csv.DictReader(out.open())} if out.exists() else set()
-    if not done:
-        out.write_text(",".join(FIELDS) + "\n")
-    for variant in ("KNNImputer", "IterativeImputer", *VARIANTS):
-        for name, rate in CELLS:
-            if (name, rate, variant) in done:
-                continue
-            try:
-                row = measure(name, rate, variant)
-            except DataError as e:
-                click.echo(f"{name}: left out, {e}")
-                continue
-            with out.open("a", newline="") as f:
-                csv.DictWriter(f, FIELDS, lineterminator="\n").writerow(row)
-            click.echo(" ".join(map(str, row.values())))
+    cells = [(name, rate, variant) for variant in ("KNNImputer", "IterativeImputer", *VARIANTS) for name, rate in CELLS]
+    extend(out, FIELDS, cells, measure, DataError)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ What the file has already is not computed again, so an interrupted run goes on w
 not installed (the HyperImpute plug-ins) are left out.
 """
 
-import csv
 import os
 import time
 import warnings
@@ -26,6 +25,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+from table import extend
 
 DATA = {"wine": load_wine, "diabetes": load_diabetes, "breast_cancer": load_breast_cancer, "digits": load_digits}
 RATES = (0.1, 0.3, 0.5, 0.7)
@@ -105,33 +105,14 @@ def measure(name: str, rate: float, mask: int, method: str) -> dict:
     return dict(zip(FIELDS, (name, rate, mask, method, f"{mse:.5f}", coverage, f"{seconds:.3f}"), strict=True))
 
 
-def key(row: dict) -> tuple:
-    "What a row is about."
-    return row["data"], float(row["rate"]), int(row["mask"]), row["method"]
-
-
 @click.command()
 @click.option("--method", "methods", multiple=True, type=click.Choice(list(METHODS)), help="Only these methods.")
 @click.option("--data", "names", multiple=True, type=click.Choice(list(DATA)), help="Only these data sets.")
 @click.option("--out", default=Path(__file__).with_name("imputation.csv"), type=click.Path(path_type=Path))
 def main(methods: tuple[str, ...], names: tuple[str, ...], out: Path) -> None:
     "Measure what is not in the table yet."
-    done = {key(row) for row in csv.DictReader(out.open())} if out.exists() else set()
-    if not done:
-        out.write_text(",".join(FIELDS) + "\n")
-    for method in methods or METHODS:
-        todo = [(name, rate, mask, method) for mask in MASKS for name in names or DATA for rate in RATES]
-        for cell in todo:
-            if cell in done:
-                continue
-            try:
-                row = measure(*cell)
-            except ImportError as e:
-                click.echo(f"{method}: left out, {e}")
-                break
-            with out.open("a", newline="") as f:
-                csv.DictWriter(f, FIELDS, lineterminator="\n").writerow(row)
-            click.echo(" ".join(map(str, row.values())))
+    cells = [(name, rate, mask, method) for method in methods or METHODS for mask in MASKS for name in names or DATA for rate in RATES]
+    extend(out, FIELDS, cells, measure, ImportError)
 
 
 if __name__ == "__main__":

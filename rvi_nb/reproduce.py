@@ -15,6 +15,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +57,7 @@ class Profile:
     fraction: float = 1.0  # of fig01's grid
     about: str = ""
     sweeps: tuple[int, int, int, int] | None = None  # the supplement's large sweeps: n_train, n_test, epochs, n_seeds; None: no smaller
+    mosi_seeds: int | None = None  # of the main runs on CMU-MOSI; None: n_seeds
 
     @property
     def seeds(self) -> range: return range(self.n_seeds)
@@ -75,8 +77,8 @@ class Profile:
 NINE = tuple(round(0.1 * i, 1) for i in range(1, 10))
 PROFILES = {p.name: p for p in (
     Profile("smoke", 256, 64, 4, 2, (0.1, 0.5, 0.9), ("toy", "mnist"), 1 / 108, "for tests: shows that everything runs, decides nothing", (128, 32, 2, 2)),
-    Profile("quick", 2000, 500, 50, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=12 / 108, about="real data at a fifth of the size, in minutes", sweeps=(1000, 250, 50, 2)),
-    Profile("standard", 10_000, 2000, 250, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=12 / 108, about="the paper's rows and epochs, fewer seeds and rates", sweeps=(2000, 500, 100, 3)),
+    Profile("quick", 2000, 500, 50, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="real data at a fifth of the size, in minutes", sweeps=(1000, 250, 50, 2), mosi_seeds=10),
+    Profile("standard", 10_000, 2000, 250, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="the paper's rows and epochs, fewer seeds and rates", sweeps=(2000, 500, 100, 3), mosi_seeds=10),
     Profile("paper", 10_000, 10_000, 250, 10, NINE, about="everything in the paper, exactly"))}
 
 
@@ -92,9 +94,10 @@ def main_runs(
     datasets: Sequence[str] | None = None,  # None: those of the profile
 ) -> list[Run]:
     "All three models with the main settings."
-    labelled = ("mnist", "fashion_mnist")
-    runs = product(size.base, dataset=datasets or size.datasets, rate=tuple(rates), model=MODELS, seed=size.seeds)
-    return [replace(r, probe=r.dataset in labelled) for r in runs]
+    rates, labelled = tuple(rates), ("mnist", "fashion_mnist")
+    seeds = lambda dataset: range(size.mosi_seeds or size.n_seeds) if dataset == "mosi" else size.seeds
+    return [run for dataset in datasets or size.datasets
+            for run in product(replace(size.base, dataset=dataset, probe=dataset in labelled), rate=rates, model=MODELS, seed=seeds(dataset))]
 
 # %% ../nbs/11_reproduce.ipynb #c014
 def varied(
@@ -124,8 +127,9 @@ def design(
 def hyperparameter_runs(size: Profile) -> list[Run]:
     "Figure 1's grid, or the profile's share of it (no fewer than 9 settings)."
     settings = design(max(9, round(size.fraction * 108)))
-    return [replace(run, **setting) for run in product(replace(size.base, n_test=0), dataset=size.datasets, model=MODELS, seed=size.seeds)
-            for setting in settings]
+    same = {replace(run, n_test=0, probe=False): run for run in main_runs(size, size.rates)}  # trained for other figures anyway
+    runs = [replace(run, **setting) for run in product(replace(size.base, n_test=0), dataset=size.datasets, model=MODELS, seed=size.seeds) for setting in settings]
+    return [same.get(run, run) for run in runs]
 
 # %% ../nbs/11_reproduce.ipynb #c020
 def repository() -> Path:
@@ -314,9 +318,14 @@ def epoch_seconds(
     return each.groupby(pd.Series([str(shape_of(r)) for r in runs], frame.index, dtype=object)).transform("min")
 
 # %% ../nbs/11_reproduce.ipynb #c042
-def differs(size: Profile) -> str:
+def differs(
+    size: Profile,
+    frame: pd.DataFrame | None = None,  # the runs shown, where datasets have different numbers of seeds
+) -> str:
     "How a profile differs from the paper, as a sentence."
     paper, names = PROFILES["paper"], dict(n_train="training rows", n_test="test rows", epochs="epochs", n_seeds="seeds")
+    seeds = {} if frame is None else frame.groupby("dataset").seed.nunique().to_dict()
+    names["n_seeds"] += "".join(f" ({n} on {label(d)})" for d, n in seeds.items() if n != size.n_seeds)
     parts = [f"{getattr(size, k):,} {name} instead of {getattr(paper, k):,}" for k, name in names.items() if getattr(size, k) != getattr(paper, k)]
     return f"The {size.name} profile has {', '.join(parts)}." if parts else "Rows, epochs and seeds are the paper's."
 
@@ -390,16 +399,22 @@ def _execute(path: Path, folder: Path, parameters: dict) -> None:
     "Run one figure notebook into `folder`, and make its HTML. Called in a process of a pool, never in a thread."
     import papermill
     from nbclient.exceptions import DeadKernelError
+    from traitlets.config import Config
     os.environ["OMP_NUM_THREADS"] = "1"  # for the kernel
     part = folder / f".{path.stem}.{os.getpid()}.part"  # a folder; papermill wants names that end in .ipynb
     part.mkdir(parents=True)
     executed = part / path.name
-    options = dict(parameters=parameters, kernel_name="python3", progress_bar=False, cwd=str(path.parent), log_output=False)
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as sockets:  # a short path, as names of sockets have to be
+            config = Config(KernelManager=dict(transport="ipc", connection_file=f"{sockets}/kernel.json"))
+            papermill.execute_notebook(str(path), str(executed), parameters, kernel_name="python3", progress_bar=False, cwd=str(path.parent), config=config)
+
     try:
-        try: papermill.execute_notebook(str(path), str(executed), **options)
+        try: run()
         except (DeadKernelError, RuntimeError) as e:
             if isinstance(e, papermill.PapermillExecutionError): raise
-            papermill.execute_notebook(str(path), str(executed), **options)
+            run()
     finally:
         if executed.exists(): _publish(executed, folder / path.name)
         shutil.rmtree(part)
@@ -416,7 +431,7 @@ def fingerprint(figure: Figure, parameters: dict, available: dict[str, bool]) ->
 def read_manifest(out: Path) -> dict:
     "What is known about earlier reproductions into `out`."
     try: return json.loads((out / "manifest.json").read_text())
-    except FileNotFoundError: return {"figures": {}, "calls": []}
+    except FileNotFoundError: return {"figures": {}}
 
 
 def sweep(out: Path) -> None:
@@ -438,9 +453,9 @@ class Plan:
     def __str__(self) -> str:
         names = ", ".join(f.name.split("_")[0] for f in self.figures)
         hours, minutes = divmod(round(self.seconds / 60), 60)
-        took = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else "less than a minute"
+        took = f"about {hours} h {minutes} min" if hours else f"about {minutes} min" if minutes else "less than a minute"
         return (f"figures: {names} ({len(self.stale)} to be run)\n"
-                f"runs: {self.wanted:,} asked for, {self.wanted - len(self.missing):,} stored, {len(self.missing):,} to compute (about {took})")
+                f"runs: {self.wanted:,} asked for, {self.wanted - len(self.missing):,} stored, {len(self.missing):,} to compute" + f" ({took})" * bool(self.missing))
 
 # %% ../nbs/11_reproduce.ipynb #c059
 SPEED = 1.8e8  # units of `work` per second and core, until the store has measured something
@@ -487,14 +502,22 @@ def _run_notebooks(figures: Sequence[Figure], parameters: dict, out: Path, jobs:
     return outcomes
 
 
-def _note(out: Path, plan: Plan, parameters: dict, outcomes: dict[str, str], call: dict) -> None:
+def _spent(notebooks: Iterable[Path], parameters: dict, store: Store) -> dict:
+    "How many different runs figures rest on, and the processor time these took, whichever calls computed them."
+    keys = {r.key for path in notebooks for r in read_figure(path, parameters).grid}
+    seconds = [s for key, s in store.db.execute("select key, seconds from runs where status = 'done'") if key in keys]
+    return dict(runs=len(seconds), seconds=sum(seconds))
+
+
+def _note(out: Path, plan: Plan, parameters: dict, outcomes: dict[str, str], store: Store, call: dict) -> None:
     "Bring the manifest up to date."
     manifest, available = read_manifest(out), _datasets(plan.figures)
     for f in plan.figures:
         if f.name in outcomes:
             manifest["figures"][f.name] = dict(status="failed" if outcomes[f.name] else "ok", error=outcomes[f.name], runs=len(f.grid),
                                                fingerprint=fingerprint(f, parameters, available), available=available)
-    if call["runs"] or call["figures"]: manifest["calls"].append(call)
+    if call["runs"] or call["figures"]: manifest["call"] = call
+    manifest["spent"] = _spent([p for p in find_figures((), plan.figures[0].path.parent) if p.stem in manifest["figures"]], parameters, store)
     write_atomically(out / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
 
 # %% ../nbs/11_reproduce.ipynb #c064
@@ -511,10 +534,12 @@ def reproduce(
 ) -> bool:  # whether every figure succeeded
     "Regenerate figures: compute the runs they need, run their notebooks, and write the page."
     began, jobs = time.time(), jobs or os.cpu_count() or 1
-    paths = find_figures(figures, repository() / "nbs" / "figures")
+    notebooks = repository() / "nbs" / "figures"
+    paths = find_figures(figures, notebooks)
     out = Path(out or Page("", profile).folder).absolute()
     opened = Store(store or out / "runs.sqlite")
-    parameters = dict(profile=get_profile(profile).name, out=str(out), store=str(opened.path.absolute()), jobs=jobs)
+    seen_from = lambda path: os.path.relpath(path, notebooks)  # where notebooks run; what they show names no folder of this machine
+    parameters = dict(profile=get_profile(profile).name, out=seen_from(out), store=seen_from(opened.path.absolute()), jobs=jobs)
     plan = make_plan(paths, parameters, out, opened, jobs, force)
     say(f"{profile} profile into {out}\n{plan}")
     if dry_run: return True
@@ -522,7 +547,7 @@ def reproduce(
     for keep in (True, False):  # a run that two figures ask for is computed once, and kept
         ensure([r for f in plan.figures if f.keep == keep for r in f.grid], opened, jobs, scheduler, keep)
     outcomes = _run_notebooks([f for f in plan.figures if f.name in plan.stale], parameters, out, jobs)
-    _note(out, plan, parameters, outcomes, dict(seconds=time.time() - began, runs=len(plan.missing), figures=len(plan.stale)))
+    _note(out, plan, parameters, outcomes, opened, dict(seconds=time.time() - began, runs=len(plan.missing), figures=len(plan.stale), cores=jobs))
     write_page(out, get_profile(profile))
     for name, error in outcomes.items():
         if error: say(f"{name} failed: {error.splitlines()[-1] if error.splitlines() else error}")
@@ -565,7 +590,9 @@ figure { margin: 0 0 1rem; padding: 1rem; background: #fff; border: 1px solid va
 </style></head><body><main>
 <h1>Relay Variational Inference</h1>
 <p class="soft">Reproduction at the <b>{{ profile.name }}</b> profile ({{ profile.about }}): {{ "{:,}".format(profile.n_train) }} training rows,
-{{ profile.epochs }} epochs, {{ profile.n_seeds }} seeds. {{ runs }} runs and {{ figures|length }} figures{% if minutes %} in {{ minutes }} on {{ cores }} cores{% endif %}, rvi_nb {{ version }}.</p>
+{{ profile.epochs }} epochs, {{ profile.n_seeds }} seeds{% if profile.mosi_seeds %} ({{ profile.mosi_seeds }} on CMU-MOSI){% endif %}.
+The {{ figures|length }} figures rest on {{ "{:,}".format(spent.runs) }} runs, {{ took(spent.seconds) }} of processor time{% if call %}; the latest call did
+{{ "{:,}".format(call.runs) }} runs and {{ call.figures }} figures in {{ took(call.seconds) }} on {{ call.cores }} cores{% endif %}. rvi_nb {{ version }}.</p>
 {% for name in unavailable %}<p class="failed">{{ name }} not available here: its panels are empty and no verdict counts it.</p>{% endfor %}
 <h2>Claims</h2>
 <table id="claims"><thead><tr><th>Figure</th><th>The paper's claim</th><th>Verdict</th><th>In numbers</th></tr></thead><tbody>
@@ -596,10 +623,9 @@ def write_page(out: Path, profile: Profile) -> Path:
         figures.append(dict(name=name, title=_title(folder / f"{name}.ipynb", name), error=entry["error"], picture=(folder / f"{name}.png").exists(),
                             files=[(label, f) for label, f in files if (folder / f).exists()]))
         if (folder / "claims.json").exists(): claims += load_claims(folder / "claims.json")
-    seconds = sum(s["seconds"] for s in manifest["calls"])
-    minutes = f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-    page = _PAGE.render(profile=profile, figures=figures, claims=claims, version=__version__, minutes=minutes if seconds else "", cores=os.cpu_count(),
-                        unavailable=sorted(unavailable), runs=f"{sum(s['runs'] for s in manifest['calls']):,}")
+    took = lambda seconds: f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+    page = _PAGE.render(profile=profile, figures=figures, claims=claims, version=__version__, took=took, spent=manifest["spent"], call=manifest.get("call"),
+                        unavailable=sorted(unavailable))
     return write_atomically(out / "index.html", page.encode())
 
 
