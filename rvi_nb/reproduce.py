@@ -77,8 +77,8 @@ class Profile:
 NINE = tuple(round(0.1 * i, 1) for i in range(1, 10))
 PROFILES = {p.name: p for p in (
     Profile("smoke", 256, 64, 4, 2, (0.1, 0.5, 0.9), ("toy", "mnist"), 1 / 108, "for tests: shows that everything runs, decides nothing", (128, 32, 2, 2)),
-    Profile("quick", 2000, 500, 50, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="real data at a fifth of the size, in minutes", sweeps=(1000, 250, 50, 2), mosi_seeds=10),
-    Profile("standard", 10_000, 2000, 250, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="the paper's rows and epochs, fewer seeds and rates", sweeps=(2000, 500, 100, 3), mosi_seeds=10),
+    Profile("quick", 2000, 500, 50, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="real data at a fifth of the size, in minutes", sweeps=(1000, 250, 40, 2), mosi_seeds=10),
+    Profile("standard", 10_000, 2000, 250, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="the paper's rows and epochs, fewer seeds and rates", sweeps=(2000, 500, 60, 3), mosi_seeds=10),
     Profile("paper", 10_000, 10_000, 250, 10, NINE, about="everything in the paper, exactly"))}
 
 
@@ -188,19 +188,21 @@ class Look:
     mask: torch.Tensor  # (N, d) True where observed
     made: tuple[torch.Tensor, ...] = ()  # each (N, d): from z = 0, from the first relay group, the first two, ..., from the mean
     errors: tuple[float, ...] = ()  # the elastic loss of each, observed entries of all rows
+    labels: torch.Tensor | None = None  # (N,) if the run has a use for labels
 
 
 def look(run: Run, store: Store | None = None) -> Look:
     "The training rows of a run; with a store that kept its model, also their reconstructions."
     model = kept(run, store) if store else None
-    data = (model.data if model else group_data([run])).train
+    both = model.data if model else group_data([run])
+    data, labels = both.train, both.train_labels
     values, mask = data.x[data.index[0]], data.mask[0]
     if model is None: return Look(values, mask)
     local, rows = model.local, torch.arange(data.n_rows)[None]
     means = model.posterior.progression(local) if isinstance(model.posterior, Relay) else [model.posterior(local, *data.batch(rows)).loc]
     made = [model.decoder(z) for z in (torch.zeros_like(means[0]), *means)]
     sums = [elastic_sums(m, data, rows) for m in made]
-    return Look(values, mask, tuple(m[0] for m in made), tuple(float(total / count) for total, count in sums))
+    return Look(values, mask, tuple(m[0] for m in made), tuple(float(total / count) for total, count in sums), None if labels is None else labels[0])
 
 
 def pick(n_rows: int, n: int, seed: int = 0) -> torch.Tensor:  # (n,)

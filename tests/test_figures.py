@@ -172,7 +172,7 @@ def test_fig01(smoke, drawn):
 
 def test_fig02(smoke, drawn):
     found = drawn("fig02_convergence")
-    frame, axes = stored(smoke, found["grid"]), panels(found["fig"], 3 * len(SIZE.datasets))
+    frame, axes = stored(smoke, found["main"]), panels(found["fig"], 3 * len(SIZE.datasets))
     for i, (rate, dataset) in enumerate((r, d) for r in (0.0, 0.5, 0.9) for d in SIZE.datasets):
         shown = by_colour(axes[i])
         assert shown.keys() == {COLOUR[m] for m in BASE} and len(lines(axes[i])) == 3
@@ -395,7 +395,7 @@ def test_figS6(smoke, drawn):
                     np.testing.assert_allclose(shown, np.exp(np.mean([np.log(b / a) for a, b in pairs])), rtol=1e-6)
     rows = pd.read_csv(smoke / "figS6_acceleration" / "figS6_acceleration.csv")
     assert len(rows) == 2 * len(found["grid"]) // 3
-    assert set(found["grid"]) == set(read_figure(FOLDER / "fig02_convergence.ipynb", dict(profile="smoke")).grid)
+    assert set(found["grid"]) < set(read_figure(FOLDER / "fig02_convergence.ipynb", dict(profile="smoke")).grid)
 
 
 def test_figS7(smoke, drawn):
