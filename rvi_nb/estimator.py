@@ -27,7 +27,7 @@ from torch.distributions import Normal
 from tqdm import tqdm
 
 from .data import generator, write_atomically
-from .decoder import MLP, decoder
+from .decoder import MLP, decoder, steady
 from .fit import Epoch, Posterior, fit, infer, reconstruct
 from .missing import incomplete
 from .objective import kl, log_likelihood
@@ -111,7 +111,10 @@ def models(
     "A posterior and a decoder for each seed, not yet learned."
     make: dict[str, Callable[[], Posterior]] = {"relay": lambda: Relay(latent, groups, ratio, seeds), "meanfield": lambda: MeanField(latent, seeds),
             "amortised": lambda: Amortised(n_features, latent, hidden, seeds)}
-    return make[name](), decoder(n_features, hidden, latent, seeds)
+    parts = make[name](), decoder(n_features, hidden, latent, seeds)
+    for part in (*parts[0].modules(), *parts[1].modules()):
+        if isinstance(part, MLP): part.product = steady
+    return parts
 
 # %% ../nbs/07_estimator.ipynb #c014
 def learn(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from .data import generator
-from .decoder import MLP
+from .decoder import MLP, steady
 
 # %% ../nbs/03_posterior.ipynb #c008
 def keep_top_mask(
@@ -150,12 +150,12 @@ class _Place(torch.autograd.Function):
         k, t = relays.shape[1:]
         kept, mask = _keep(local, groups, n_kept)  # (R, B, K)
         ctx.save_for_backward(kept, mask, relays)
-        return torch.baddbmm(local[..., k : k + t], kept, relays), local[..., k + t :].clone()
+        return steady(local[..., k : k + t], kept, relays), local[..., k + t :].clone()
 
     @staticmethod
     def backward(ctx, to_mean, to_log_var):  # both (R, B, t)
         kept, mask, relays = ctx.saved_tensors
-        to_local = _join(torch.bmm(to_mean, relays.mT), mask, to_mean, to_log_var)
+        to_local = _join(steady(None, to_mean, relays.mT), mask, to_mean, to_log_var)
         to_relays = torch.bmm(kept.mT, to_mean) if ctx.needs_input_grad[1] else None
         return to_local, to_relays, None, None
 

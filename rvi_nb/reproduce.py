@@ -595,6 +595,7 @@ figure { margin: 0 0 1rem; padding: 1rem; background: #fff; border: 1px solid va
 {{ profile.epochs }} epochs, {{ profile.n_seeds }} seeds{% if profile.mosi_seeds %} ({{ profile.mosi_seeds }} on CMU-MOSI){% endif %}.
 The {{ figures|length }} figures rest on {{ "{:,}".format(spent.runs) }} runs, {{ took(spent.seconds) }} of processor time{% if call %}; the latest call did
 {{ "{:,}".format(call.runs) }} runs and {{ call.figures }} figures in {{ took(call.seconds) }} on {{ call.cores }} cores{% endif %}. rvi_nb {{ version }}.</p>
+{% if absent %}<p class="failed">Not computed at this profile: {{ absent|join(", ") }}.</p>{% endif %}
 {% for name in unavailable %}<p class="failed">{{ name }} not available here: its panels are empty and no verdict counts it.</p>{% endfor %}
 <h2>Claims</h2>
 <table id="claims"><thead><tr><th>Figure</th><th>The paper's claim</th><th>Verdict</th><th>In numbers</th></tr></thead><tbody>
@@ -627,7 +628,7 @@ def write_page(out: Path, profile: Profile) -> Path:
         if (folder / "claims.json").exists(): claims += load_claims(folder / "claims.json")
     took = lambda seconds: f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
     page = _PAGE.render(profile=profile, figures=figures, claims=claims, version=__version__, took=took, spent=manifest["spent"], call=manifest.get("call"),
-                        unavailable=sorted(unavailable))
+                        unavailable=sorted(unavailable), absent=[p.stem for p in find_figures((), repository() / "nbs" / "figures") if p.stem not in names])
     return write_atomically(out / "index.html", page.encode())
 
 

@@ -153,11 +153,12 @@ def test_wrong_parameters_are_named(name, value):
 # every row for itself
 
 
+@pytest.mark.parametrize("widths", [{}, {"latent": 6, "hidden": (7, 6)}], ids=["usual", "narrow"])  # some processors treat narrow matrices differently
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("make", [imputer, encoder])
-def test_a_row_does_not_depend_on_its_company(make, posterior):
+def test_a_row_does_not_depend_on_its_company(make, posterior, widths):
     x = incomplete_iris()
-    fitted = make(posterior=posterior, inference_steps=40).fit(x)
+    fitted = make(posterior=posterior, inference_steps=40, **widths).fit(x)
     everyone, order = fitted.transform(x), np.random.default_rng(1).permutation(len(x))
     np.testing.assert_array_equal(fitted.transform(x[order]), everyone[order])
     np.testing.assert_array_equal(fitted.transform(x[7:8]), everyone[7:8])
