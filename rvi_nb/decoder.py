@@ -40,7 +40,7 @@ class MLP(nn.Module):
         layers = [(uniform_start((i, o), 1 / math.sqrt(i), gens), uniform_start((1, o), 1 / math.sqrt(i), gens)) for i, o in shapes]
         self.weights = nn.ParameterList([w for w, _ in layers])  # each (R, i, o)
         self.biases = nn.ParameterList([b for _, b in layers])  # each (R, 1, o)
-        self.product: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.baddbmm  # or `steady`
+        self.product: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.baddbmm  # of a layer: bias, input, weights
 
     def forward(self, h: Tensor) -> Tensor:  # (R, B, inputs) -> (R, B, outputs)
         *inner, (last, bias) = zip(self.weights, self.biases, strict=True)
