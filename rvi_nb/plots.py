@@ -41,7 +41,7 @@ NAMES = {"rvi": "RVI", "vad": "VAD", "vae": "VAE", "rvi_cluster": "RVI (clusteri
          "train_loss": "training loss", "test_loss": "test loss", "imputation_loss": "imputation loss",
          "train_curve": "training loss", "test_curve": "test loss",
          "probe_curve": "classifier loss", "probe_accuracy": "test accuracy", "n_boxes": "boxes per image",
-         "seconds": "seconds per run", "test_rate": "missing rate at test", "hidden": "decoder"}
+         "seconds": "seconds per run", "test_rate": "missing rate at test", "test_lr": "posterior learning rate at test", "hidden": "decoder"}
 
 def label(
     value: Any,  # a column, a model, a dataset, or the value of a setting

@@ -63,7 +63,7 @@ class Run:
     seed: int = 0  # decides rows, holes, starting values, order and noise
     pattern: str = "mcar"  # or "boxes"
     lr: float = 1e-3  # of decoder and encoder
-    posterior_lr: float = 1e-3  # of relays and rows' own parameters, in training and at test
+    posterior_lr: float = 1e-3  # of relays and rows' own parameters
     hidden: tuple[int, ...] = (64, 64)  # the decoder's hidden layers
     latent: int = 64
     groups: tuple[int, ...] = (25, 50, 100)  # of the relay
@@ -75,6 +75,7 @@ class Run:
     probe: bool = False  # train a classifier on the representations
     steps: int = 4  # of models that refine an encoder's posterior
     test_rate: float | None = None  # as rate, for the test rows; None: as in training
+    test_lr: float | None = None  # as posterior_lr, for the test rows; None: as in training
 
     def __post_init__(self):
         choices = {"model": MODELS + FURTHER, "dataset": DATASETS, "pattern": PATTERNS}
@@ -85,7 +86,7 @@ class Run:
         checks = {"rate": 0 <= self.rate <= top, "seed": self.seed >= 0, "lr": self.lr > 0, "posterior_lr": self.posterior_lr > 0,
                   "ratio": 0 < self.ratio <= 1, "n_train": self.n_train > 0, "n_test": self.n_test >= 0, "epochs": self.epochs > 0,
                   "variance": self.variance is None or self.variance > 0, "latent": self.latent > (self.model == "ladder"), "steps": self.steps >= 0,
-                  "test_rate": self.test_rate is None or 0 <= self.test_rate <= top}
+                  "test_rate": self.test_rate is None or 0 <= self.test_rate <= top, "test_lr": self.test_lr is None or self.test_lr > 0}
         for name, good in checks.items():
             if not good: raise ValueError(f"{name} is out of range: {getattr(self, name)!r}")
         if self.variance is None or isinstance(self.variance, Chosen): object.__setattr__(self, "variance", Chosen(VARIANCES[self.dataset]))
@@ -95,7 +96,8 @@ class Run:
     def key(self) -> str:
         "The run's name in the store: a hash of what differs from the defaults, of the dataset and of the algorithm's version."
         told = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.test_rate == self.rate: del told["test_rate"]  # the same run as without
+        for name, trained in (("test_rate", self.rate), ("test_lr", self.posterior_lr)):
+            if told.get(name) == trained: del told[name]  # the same run as without
         text = json.dumps([told, digest(self.dataset), ALGORITHM], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -108,7 +110,7 @@ def product(base: Run = Run(), **levels: Iterable) -> list[Run]:
     return runs
 
 # %% ../nbs/08_runs.ipynb #c013
-FREE = ("seed", "rate", "test_rate", "lr", "posterior_lr", "variance")
+FREE = ("seed", "rate", "test_rate", "lr", "posterior_lr", "test_lr", "variance")
 
 
 def shape_of(run: Run) -> tuple:
@@ -173,7 +175,7 @@ def build(runs: Sequence[Run], n_features: int) -> tuple[Posterior, MLP]:
 # %% ../nbs/08_runs.ipynb #c020
 def _test(runs, data, f, results, options) -> Tensor:
     "Infer the test rows' posteriors; add test loss, test curve and imputation loss to the results."
-    found = infer(f.posterior, f.decoder, data.test, f.steps_per_epoch, runs[0].epochs, [r.posterior_lr for r in runs], **options)
+    found = infer(f.posterior, f.decoder, data.test, f.steps_per_epoch, runs[0].epochs, [r.test_lr or r.posterior_lr for r in runs], **options)
     everyone = torch.arange(data.test.n_rows).repeat(len(runs), 1)
     read = lambda rows: found.local[torch.arange(len(runs))[:, None], rows]
     imputation = evaluate(f.posterior, f.decoder, data.test, read, everyone, hidden=True).numpy()

@@ -1,6 +1,7 @@
 """What crosses the core's modules: an exact oracle, no influence of hidden entries, independence of neighbours."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -252,6 +253,13 @@ def test_a_run_has_the_same_bits_in_any_group(model):
         assert np.array_equal(alone["train_curve"], together[i]["train_curve"])
     same_training = together[0], together[2]  # they differ in what is hidden of the test rows
     assert same_training[0]["train_loss"] == same_training[1]["train_loss"] and same_training[0]["test_loss"] != same_training[1]["test_loss"]
+
+
+@pytest.mark.parametrize("model", ["rvi", "vad"])
+def test_a_rate_at_test_is_used_at_test_only(model):
+    run = Run(model, "toy", n_train=300, n_test=70, epochs=3)
+    usual, other = compute([run, replace(run, test_lr=1e-2)])
+    assert usual["train_loss"] == other["train_loss"] and usual["test_loss"] > other["test_loss"]
 
 
 def test_global_random_state_is_left_alone():

@@ -41,21 +41,25 @@ def have_mnist() -> bool:
 pytestmark = pytest.mark.skipif(not have_mnist(), reason="MNIST is not available here")
 
 
+def execute(name: str, found: dict, **parameters) -> dict:
+    "Run a figure notebook in this process; `found` gets the names it leaves behind."
+    for cell in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, name, "exec"), found)
+            if "parameters" in cell.metadata.get("tags", []):
+                found.update(profile="smoke", jobs=0, **parameters)
+    return found
+
+
 @pytest.fixture(scope="module")
 def drawn(smoke):
-    "The names that each figure notebook leaves behind, run in this process against the finished store."
-    cache, parameters = {}, dict(profile="smoke", out=str(smoke), store=str(smoke / "runs.sqlite"), jobs=0)
+    "The names that each figure notebook leaves behind, run against the finished store."
+    cache: dict[str, dict] = {}
 
     def names(name: str) -> dict:
         if name not in cache:
-            found: dict = {"written": (smoke / name / f"{name}.csv").read_bytes()}
-            for cell in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells:
-                if cell.cell_type != "code":
-                    continue
-                exec(compile(cell.source, name, "exec"), found)
-                if "parameters" in cell.metadata.get("tags", []):
-                    found.update(parameters)
-            cache[name] = found
+            written = (smoke / name / f"{name}.csv").read_bytes()
+            cache[name] = execute(name, {"written": written}, out=str(smoke), store=str(smoke / "runs.sqlite"))
         return cache[name]
 
     here = Path.cwd()
@@ -146,6 +150,25 @@ def test_running_again_gives_the_same_numbers(name, smoke, drawn):
     assert (smoke / name / f"{name}.csv").read_bytes() == drawn(name)["written"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in (*NAMES, *SUPPLEMENT)
+        if n.split("_")[0] in ("fig05", "fig06", "fig07", "figA2", "figA3", "figA4", "figS1", "figS2", "figS3", "figS5", "figS7")
+    ],
+)
+def test_a_figure_of_images_without_images_says_so(name, tmp_path, monkeypatch):
+    def none(dataset):
+        raise DataError(f"no {dataset}")
+
+    monkeypatch.setattr("rvi_nb.runs.fetch", none)
+    monkeypatch.chdir(FOLDER)
+    found = execute(name, {}, out=str(tmp_path), store=str(tmp_path / "runs.sqlite"))
+    assert {c.verdict for c in found["claims"]} == {"inconclusive"} and all(c.missing for c in found["claims"])
+    assert all(any("not available here" in " ".join(t.get_text().split()) for t in ax.texts) for ax in found["fig"].axes)
+
+
 # --- one by one -------------------------------------------------------------------------------------------------------
 
 
@@ -210,17 +233,21 @@ def test_fig05(smoke, drawn):
 def test_fig06(smoke, drawn):
     found = drawn("fig06_posterior_lr")
     frame = stored(smoke, found["grid"])
+    high = frame[(frame.model == "rvi") & (frame.posterior_lr == 1e-2)]
+    tested = high.assign(posterior_lr=high.test_lr.astype(float).fillna(1e-2))  # trained at the highest rate, tested at each
+    frame = frame[frame.test_lr.isna()]
     look = plots.looks("posterior_lr", frame.posterior_lr)
     assert len(look) == 7
-    for ax, kind in zip(panels(found["fig"], 2), ("train", "test"), strict=True):
-        assert len(lines(ax)) == 14
-        for (model, lr), part in frame.groupby(["model", "posterior_lr"]):
+    for ax, runs, kind in zip(panels(found["fig"], 3), (frame, frame, tested), ("train", "test", "test"), strict=True):
+        assert len(lines(ax)) == 7 * runs.model.nunique()
+        for (model, lr), part in runs.groupby(["model", "posterior_lr"]):
             dash = {"rvi": "-", "vad": ":"}[model]
             [line] = [ln for ln in lines(ax) if ln.get_linestyle() == dash and to_hex(ln.get_color()) == to_hex(look[plain(lr)]["color"])]
             same(line, mean_curve(part, f"{kind}_curve"))
         stars = [ln for ln in ax.lines if ln.get_marker() == "*"]
-        lowest = frame.assign(end=[c[-1] for c in frame[f"{kind}_curve"]]).groupby(["model", "posterior_lr"]).end.mean().groupby("model").min()
+        lowest = runs.assign(end=[c[-1] for c in runs[f"{kind}_curve"]]).groupby(["model", "posterior_lr"]).end.mean().groupby("model").min()
         np.testing.assert_allclose(sorted(s.get_ydata()[0] for s in stars), sorted(lowest), rtol=1e-6)
+    assert tested.groupby("seed").train_loss.nunique().eq(1).all() and tested.groupby("seed").test_loss.nunique().eq(7).all()
 
 
 def test_fig07(smoke, drawn):
