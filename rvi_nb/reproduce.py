@@ -7,7 +7,7 @@ __all__ = ['NINE', 'PROFILES', 'LRS', 'DECODERS', 'SPEED', 'Profile', 'get_profi
            'hyperparameter_runs', 'repository', 'Page', 'Look', 'look', 'pick', 'Space', 'space', 'between', 'embed',
            'sample_like', 'recogniser', 'quality', 'same_neighbour', 'epoch_seconds', 'differs', 'larger', 'Figure',
            'read_figure', 'find_figures', 'fingerprint', 'read_manifest', 'sweep', 'Plan', 'estimate', 'make_plan',
-           'reproduce', 'open_store', 'overview', 'write_page', 'claims_table']
+           'reproduce', 'open_store', 'overview', 'write_page', 'claims_table', 'datasets_table']
 
 # %% ../nbs/11_reproduce.ipynb #c002
 import hashlib
@@ -639,10 +639,29 @@ def _title(path: Path, name: str) -> str:
     return next((line.lstrip("# ") for c in cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("# ")), name)
 
 # %% ../nbs/11_reproduce.ipynb #c071
+def _paper_claims(out: Path) -> list[Claim]:
+    "The claims on the paper's own figures."
+    return [c for file in sorted(out.glob("fig[!S]*/claims.json")) for c in load_claims(file)]
+
+
 def claims_table(
     out: Path,  # the folder of a reproduction
 ) -> str:
     "The verdicts on the paper's figures as a markdown table."
-    claims = [c for file in sorted(out.glob("fig[!S]*/claims.json")) for c in load_claims(file)]
-    rows = [f"| {c.figure.split('_')[0]} | {c.text} | {c.verdict} | {c.numbers} |" for c in claims]
+    rows = [f"| {c.figure.split('_')[0]} | {c.text} | {c.verdict} | {c.numbers} |" for c in _paper_claims(out)]
     return "\n".join(["| figure | the paper's claim | verdict | in numbers |", "|---|---|---|---|", *rows])
+
+# %% ../nbs/11_reproduce.ipynb #a9a11e1b
+def datasets_table(
+    out: Path,  # the folder of a reproduction
+    rival: str,  # a model
+) -> str:
+    "The claims that RVI is ahead of a rival, dataset by dataset, as a markdown table: in how many cells each holds."
+    about = [c for c in _paper_claims(out) if all((cell.ours, cell.rival) == ("rvi", rival) and "dataset" in dict(cell.where) for cell in c.cells)]
+    datasets = [d for d in PROFILES["paper"].datasets if any(("dataset", d) in cell.where for c in about for cell in c.cells)]
+    rows = []
+    for claim in about:
+        parts = [replace(claim, cells=tuple(cell for cell in claim.cells if ("dataset", d) in cell.where)).counts for d in datasets]
+        said = [f"{p['holds']} of {p['n']}{', contradicted in ' + str(p['contradicted']) if p['contradicted'] else ''}" if p["n"] else "" for p in parts]
+        rows.append(f"| {claim.text} ({claim.figure.split('_')[0]}) | {' | '.join(said)} |")
+    return "\n".join([f"| | {' | '.join(map(label, datasets))} |", "|---" * (1 + len(datasets)) + "|", *rows])
