@@ -646,9 +646,11 @@ def _paper_claims(out: Path) -> list[Claim]:
 
 def claims_table(
     out: Path,  # the folder of a reproduction
+    address: str,  # of that folder, as seen from where the table will stand
 ) -> str:
-    "The verdicts on the paper's figures as a markdown table."
-    rows = [f"| {c.figure.split('_')[0]} | {c.text} | {c.verdict} | {c.numbers} |" for c in _paper_claims(out)]
+    "The verdicts on the paper's figures as a markdown table, with links to the executed notebooks."
+    figure = lambda name: f"[{name.split('_')[0]}]({address}/{name}/{name}.ipynb)"
+    rows = [f"| {figure(c.figure)} | {c.text} | {c.verdict} | {c.numbers} |" for c in _paper_claims(out)]
     return "\n".join(["| figure | the paper's claim | verdict | in numbers |", "|---|---|---|---|", *rows])
 
 # %% ../nbs/11_reproduce.ipynb #a9a11e1b
