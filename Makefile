@@ -51,7 +51,7 @@ docs: setup
 	$(BIN)/python docs/build.py
 
 lab: setup
-	$(BIN)/jupyter lab nbs
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache _docs _proc reports/smoke reports/quick
