@@ -594,7 +594,7 @@ figure { margin: 0 0 1rem; padding: 1rem; background: #fff; border: 1px solid va
 <p class="soft">Reproduction at the <b>{{ profile.name }}</b> profile ({{ profile.about }}): {{ "{:,}".format(profile.n_train) }} training rows,
 {{ profile.epochs }} epochs, {{ profile.n_seeds }} seeds{% if profile.mosi_seeds %} ({{ profile.mosi_seeds }} on CMU-MOSI){% endif %}.
 The {{ figures|length }} figures rest on {{ "{:,}".format(spent.runs) }} runs, {{ took(spent.seconds) }} of processor time{% if call %}; the latest call did
-{{ "{:,}".format(call.runs) }} runs and {{ call.figures }} figures in {{ took(call.seconds) }} on {{ call.cores }} cores{% endif %}. rvi_nb {{ version }}.</p>
+{{ "{:,}".format(call.runs) }} runs and {{ call.figures }} figure{{ "s" if call.figures != 1 }} in {{ took(call.seconds) }} on {{ call.cores }} cores{% endif %}. rvi_nb {{ version }}.</p>
 {% if absent %}<p class="failed">Not computed at this profile: {{ absent|join(", ") }}.</p>{% endif %}
 {% for name in unavailable %}<p class="failed">{{ name }} not available here: its panels are empty and no verdict counts it.</p>{% endfor %}
 <h2>Claims</h2>
@@ -664,6 +664,6 @@ def datasets_table(
     rows = []
     for claim in about:
         parts = [replace(claim, cells=tuple(cell for cell in claim.cells if ("dataset", d) in cell.where)).counts for d in datasets]
-        said = [f"{p['holds']} of {p['n']}{', contradicted in ' + str(p['contradicted']) if p['contradicted'] else ''}" if p["n"] else "" for p in parts]
+        said = [f"{p['holds']} of {p['n']}" * (p["n"] > 0) + f", contradicted in {p['contradicted']}" * (p["contradicted"] > 0) for p in parts]
         rows.append(f"| {claim.text} ({claim.figure.split('_')[0]}) | {' | '.join(said)} |")
     return "\n".join([f"| | {' | '.join(map(label, datasets))} |", "|---" * (1 + len(datasets)) + "|", *rows])
