@@ -385,16 +385,36 @@ def find_figures(wanted: Sequence[str], folder: Path) -> list[Path]:
         chosen += match
     return list(dict.fromkeys(chosen)) if wanted else there
 
+# %% ../nbs/11_reproduce.ipynb #c050a
+_STYLE = """
+:root { --ink: #1c2430; --soft: #5b6675; --line: #dde2e8; --paper: #fff; --page: #f6f7f9 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ebf0; --soft: #a0a9b6; --line: #323a45; --paper: #1b2027; --page: #12161b } }
+* { box-sizing: border-box } body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
+main { max-width: 1080px; margin: 0 auto; padding: 2rem 1rem } h1 { font-size: 1.7rem; margin: 0 0 .3rem } h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem }
+p { margin: .4rem 0 } .soft { color: var(--soft) } a { color: #1255b0 } @media (prefers-color-scheme: dark) { a { color: #7fb2f5 } }
+table { border-collapse: collapse; background: var(--paper); border: 1px solid var(--line) }
+th, td { text-align: left; vertical-align: top; padding: .5rem .6rem; border-bottom: 1px solid var(--line); font-size: .93rem }
+"""
+_NOTEBOOK = jinja2.Environment(autoescape=True).from_string("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ title }}</title><style>
+{{ style|safe }}
+.highlight, .output_area { overflow-x: auto; margin: .6rem 0 } .highlight { padding: .1rem .8rem; border: 1px solid var(--line); color: #1c2430 }
+pre { margin: .5rem 0; font: .85rem/1.45 ui-monospace, monospace } img { max-width: 100%; background: #fff } .anchor-link { display: none }
+</style></head><body><main>{{ body|safe }}</main></body></html>
+""")
+
 # %% ../nbs/11_reproduce.ipynb #c051
 def _publish(executed: Path, target: Path) -> None:
     "Put an executed notebook into place, without papermill's timings, and its HTML beside it."
     from nbconvert import HTMLExporter
+    from pygments.formatters import HtmlFormatter
     nb = nbformat.read(executed, 4)
     nb.metadata.pop("papermill", None)
     for cell in nb.cells: cell.metadata.pop("papermill", None), cell.metadata.pop("execution", None)
     write_atomically(target, nbformat.writes(nb).encode())
-    exporter = HTMLExporter(mathjax_url="", require_js_url="", jupyter_widgets_base_url="", exclude_input_prompt=True, exclude_output_prompt=True)
-    write_atomically(target.with_suffix(".html"), exporter.from_notebook_node(nb)[0].encode())
+    body, _ = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(nb)
+    page = _NOTEBOOK.render(title=target.stem, style=_STYLE + HtmlFormatter().get_style_defs(".highlight"), body=body)
+    write_atomically(target.with_suffix(".html"), page.encode())
 
 # %% ../nbs/11_reproduce.ipynb #c053
 def _execute(path: Path, folder: Path, parameters: dict) -> None:
@@ -577,13 +597,8 @@ def overview(profile: str = "quick", store: str | Path | None = None) -> pd.Data
 _PAGE = jinja2.Environment(autoescape=True).from_string("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Relay Variational Inference: {{ profile.name }} reproduction</title><style>
-:root { --ink: #1c2430; --soft: #5b6675; --line: #dde2e8; --paper: #fff; --page: #f6f7f9 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ebf0; --soft: #a0a9b6; --line: #323a45; --paper: #1b2027; --page: #12161b } }
-* { box-sizing: border-box } body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
-main { max-width: 1080px; margin: 0 auto; padding: 2rem 1rem } h1 { font-size: 1.7rem; margin: 0 0 .3rem } h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem }
-p { margin: .4rem 0 } .soft { color: var(--soft) } a { color: #1255b0 } @media (prefers-color-scheme: dark) { a { color: #7fb2f5 } }
-table { border-collapse: collapse; width: 100%; background: var(--paper); border: 1px solid var(--line) }
-th, td { text-align: left; vertical-align: top; padding: .5rem .6rem; border-bottom: 1px solid var(--line); font-size: .93rem }
+{{ style|safe }}
+table { width: 100% }
 .verdict { display: inline-block; padding: .05rem .5rem; border-radius: 1rem; font-weight: 600; white-space: nowrap; color: #fff }
 .reproduced { background: #1a7f45 } .partly { background: #9a6b00 } .contradicted { background: #b3261e } .inconclusive { background: #5b6675 }
 figure { margin: 0 0 1rem; padding: 1rem; background: #fff; border: 1px solid var(--line) } figure img { width: 100%; height: auto; display: block }
@@ -627,7 +642,7 @@ def write_page(out: Path, profile: Profile) -> Path:
                             files=[(label, f) for label, f in files if (folder / f).exists()]))
         if (folder / "claims.json").exists(): claims += load_claims(folder / "claims.json")
     took = lambda seconds: f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-    page = _PAGE.render(profile=profile, figures=figures, claims=claims, version=__version__, took=took, spent=manifest["spent"], call=manifest.get("call"),
+    page = _PAGE.render(style=_STYLE, profile=profile, figures=figures, claims=claims, version=__version__, took=took, spent=manifest["spent"], call=manifest.get("call"),
                         unavailable=sorted(unavailable), absent=[p.stem for p in find_figures((), repository() / "nbs" / "figures") if p.stem not in names])
     return write_atomically(out / "index.html", page.encode())
 

@@ -41,5 +41,7 @@ def test_links_lead_somewhere(browser, smoke):
 
 def test_notebook_pages_need_no_network(browser, smoke):
     for path in sorted(smoke.glob("fig*/fig*.html"))[:3]:
-        _, problems = visit(browser, path.as_uri())
+        page, problems = visit(browser, path.as_uri(), 390)
         assert not problems, (path.name, problems)
+        assert page.locator("h1").count() == 1 and page.locator("img").count() >= 1
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path.name
