@@ -405,12 +405,14 @@ pre { margin: .5rem 0; font: .85rem/1.45 ui-monospace, monospace } img { max-wid
 
 # %% ../nbs/11_reproduce.ipynb #c051
 def _publish(executed: Path, target: Path) -> None:
-    "Put an executed notebook into place, without papermill's timings, and its HTML beside it."
+    "Put an executed notebook into place, without what differs from one execution to the next, and its HTML beside it."
     from nbconvert import HTMLExporter
     from pygments.formatters import HtmlFormatter
     nb = nbformat.read(executed, 4)
     nb.metadata.pop("papermill", None)
-    for cell in nb.cells: cell.metadata.pop("papermill", None), cell.metadata.pop("execution", None)
+    for cell in nb.cells:
+        cell.metadata.pop("papermill", None), cell.metadata.pop("execution", None)
+        if "injected-parameters" in cell.metadata.get("tags", []): cell.id = "injected-parameters"  # papermill draws one at random
     write_atomically(target, nbformat.writes(nb).encode())
     body, _ = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(nb)
     page = _NOTEBOOK.render(title=target.stem, style=_STYLE + HtmlFormatter().get_style_defs(".highlight"), body=body)

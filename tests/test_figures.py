@@ -151,6 +151,13 @@ def test_running_again_gives_the_same_numbers(name, smoke, drawn):
     assert (smoke / name / f"{name}.csv").read_bytes() == drawn(name)["written"]
 
 
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
+def test_executed_notebooks_hold_nothing_of_their_execution(name, smoke):
+    executed, source = (nbformat.read(folder / f"{name}.ipynb", 4) for folder in (smoke / name, FOLDER))
+    assert "papermill" not in executed.metadata and not any({"papermill", "execution"} & set(c.metadata) for c in executed.cells)
+    assert {c.id for c in executed.cells} - {c.id for c in source.cells} == {"injected-parameters"}
+
+
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_a_figure_of_images_without_images_says_so(name, tmp_path, monkeypatch):
     def none(dataset):
