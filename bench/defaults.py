@@ -20,7 +20,8 @@ from sklearn.impute import IterativeImputer, KNNImputer
 from table import extend
 
 from rvi_nb import RelayImputer
-from rvi_nb.data import DataError, load
+from rvi_nb.data.datasets import load
+from rvi_nb.data.sources import DataError
 
 FIELDS = ("table", "rate", "variant", "mse", "seconds")
 CELLS = (("iris", 0.3), ("factors", 0.5), ("curved", 0.5), ("mnist", 0.5))

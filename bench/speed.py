@@ -20,12 +20,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rvi_nb.data import generator, load, write_atomically
-from rvi_nb.decoder import decoder
-from rvi_nb.fit import VARIANCE, fit, infer, sample_size
-from rvi_nb.missing import Incomplete, incomplete, mcar
-from rvi_nb.objective import elastic_sums
-from rvi_nb.posterior import Amortised, MeanField, Relay
+from rvi_nb.base.files import write_atomically
+from rvi_nb.base.random import generator
+from rvi_nb.data.datasets import load
+from rvi_nb.model.decoder import decoder
+from rvi_nb.model.fit import fit, sample_size
+from rvi_nb.model.infer import infer
+from rvi_nb.model.likelihood import VARIANCE
+from rvi_nb.model.missing import Incomplete, incomplete, mcar
+from rvi_nb.model.objective import elastic_sums
+from rvi_nb.model.posterior import Amortised, MeanField, Relay
 
 HERE = Path(__file__).parent
 GROUPS, LATENT, BATCH = (25, 50, 100), 64, 256
@@ -90,9 +94,10 @@ def straightforward(model: str, data: Incomplete, epochs: int) -> tuple[list[flo
     seconds = []
     for _ in range(epochs):
         began = time.perf_counter()
-        for rows in torch.randperm(n, generator=shuffle).split(BATCH):
+        order, draws = torch.randperm(n, generator=shuffle), torch.randn(n, LATENT, generator=noise)
+        for rows, draw in zip(order.split(BATCH), draws.split(BATCH), strict=True):
             mean, log_var = posterior(rows)
-            z = mean + (0.5 * log_var).exp() * torch.randn(mean.shape, generator=noise)
+            z = mean + (0.5 * log_var).exp() * draw
             error = (net(z) - x[rows]) * mask[rows]
             loss = (error.square() / (2 * VARIANCE)).sum() + 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum()
             adam.zero_grad()
@@ -257,7 +262,7 @@ def main() -> None:
         ours(model, holes(dims, n, runs), 1)
         print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # not ru_maxrss: it starts at the parent's
         return
-    cases = [((m, 784, 10_000), [8], 6) for m in MAKE] + [((m, 300, 10_000), [8], 6) for m in MAKE] + [((m, 30, 569), [8, 32], 40) for m in MAKE]
+    cases = [((m, 784, 10_000), [4], 6) for m in MAKE] + [((m, 300, 10_000), [4], 6) for m in MAKE] + [((m, 30, 569), [8], 40) for m in MAKE]
     growth = [(("rvi", 784, n), [], 3) for n in (2_500, 40_000)]
     chosen, repeats = (cases[:1] + cases[6:7], 1) if args.quick else (cases + growth, 3)
     print(f"measuring {len(chosen)} cases, {repeats} interleaved repeats each, on {torch.get_num_threads()} threads", flush=True)

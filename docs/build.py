@@ -20,10 +20,15 @@ from mkdocs.config import load_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 import module_map
-from modules import PACKAGE, ROOT, api, fenced, modules
+from modules import FOLDERS, PACKAGE, ROOT, api, fenced, modules
 
 REPORT = ROOT / "reports" / "standard"
-PARTS = {"The library": "nbs/[0-9]*.ipynb", "The figures": "nbs/figures/fig*.ipynb", "Measurements": "bench/*.ipynb"}
+PARTS = {
+    "A tour": "nbs/tour.ipynb",
+    **{f"The library: {folder}": f"nbs/{folder}/[0-9]*.ipynb" for folder in FOLDERS},
+    "The figures": "nbs/figures/fig*.ipynb",
+    "Measurements": "bench/*.ipynb",
+}
 GUIDES = ["CONTRIBUTING.md", "CHANGELOG.md"]
 
 
@@ -109,8 +114,8 @@ class Page:
         "Where the page comes from, in small type under its title, and the picture of a figure whose notebook has no outputs."
         if self.notebook.stem == "index":
             return ""
-        made = {m.notebook: m.name for m in modules()}.get(self.notebook)
-        module = f" \u00b7 defines [`{PACKAGE}.{made}`](api.md#{PACKAGE}_{made}) in the cells with a bar" if made else ""
+        made = {m.notebook: m for m in modules()}.get(self.notebook)
+        module = f" \u00b7 defines [`{PACKAGE}.{made.name}`](api.md#{made.anchor}) in the cells with a bar" if made else ""
         report = f" \u00b7 [in the reproduction]({REPORT.relative_to(ROOT)}/index.html#{self.notebook.stem})" if self.results.exists() else ""
         picture = self.results / f"{self.notebook.stem}.png"
         shown = self.picture(picture.read_bytes(), "png") if picture.exists() and not self.executed.exists() else ""

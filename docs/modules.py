@@ -1,7 +1,9 @@
 """What the modules of the package say about themselves, read from their source: nothing is imported."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +11,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "rvi_nb"
+FOLDERS = {  # a folder imports only from those before it
+    "base": "random streams, files, threads",
+    "data": "what a dataset is, and which there are",
+    "model": "the paper's method",
+    "impute": "estimators for tables with holes",
+    "runs": "a training, its result, the store",
+    "report": "claims, pictures, the page",
+    "studies": "what single figures need",
+    "cli": "the command line",
+}
+SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -21,15 +34,36 @@ class Module:
 
     @cached_property
     def name(self) -> str:
-        return re.search(r"#\| default_exp (\w+)", self.notebook.read_text())[1]
+        return re.search(r"#\| default_exp ([\w.]+)", self.notebook.read_text())[1]
+
+    @property
+    def folder(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def file(self) -> Path:
+        return ROOT / PACKAGE / f"{self.name.replace('.', '/')}.py"
+
+    @property
+    def anchor(self) -> str:
+        "The name of its section on the page of all signatures."
+        return f"{PACKAGE}_{self.name.replace('.', '_')}"
 
     @cached_property
     def source(self) -> str:
-        return (ROOT / PACKAGE / f"{self.name}.py").read_text()
+        return self.file.read_text()
 
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.source)
+
+    @cached_property
+    def n_lines(self) -> int:
+        "Lines of code: neither blank nor comments nor descriptions."
+        owners = [n for n in ast.walk(self.tree) if isinstance(n, ast.Module | ast.ClassDef | Function) and ast.get_docstring(n)]
+        described = {i for n in owners for i in range(n.body[0].lineno, n.body[0].end_lineno + 1) if n.body[0].lineno > getattr(n, "lineno", 0)}
+        tokens = tokenize.generate_tokens(io.StringIO(self.source).readline)
+        return len({i for t in tokens if t.type not in SILENT for i in range(t.start[0], t.end[0] + 1)} - described)
 
     @cached_property
     def question(self) -> str:
@@ -42,19 +76,21 @@ class Module:
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.ImportFrom):
                 continue
-            path = [*([PACKAGE] if node.level else []), *(node.module or "").split(".")]
-            if path[0] == PACKAGE:
-                names = [alias.name for alias in node.names]
-                if path[1:] in ([], [""]):  # from . import module, or something of the package itself
-                    taken |= {n: [n] for n in names if (ROOT / PACKAGE / f"{n}.py").exists()}
-                else:
-                    taken[path[1]] = sorted({*taken.get(path[1], []), *names})
+            above = [PACKAGE, *self.name.split(".")][: -node.level] if node.level else []
+            path = [*above, *(node.module.split(".") if node.module else [])]
+            if path[0] != PACKAGE:
+                continue
+            for alias in node.names:
+                module = next((m for m in (path, [*path, alias.name]) if (ROOT.joinpath(*m[:-1]) / f"{m[-1]}.py").exists()), None)
+                if module and module[1:]:
+                    taken[".".join(module[1:])] = sorted({*taken.get(".".join(module[1:]), []), alias.name})
         return taken
 
 
 def modules() -> list[Module]:
-    "The modules in reading order, which is the order of the notebooks' numbers."
-    return [Module(path) for path in sorted(ROOT.glob("nbs/*.ipynb")) if "#| default_exp" in path.read_text()]
+    "The modules in reading order: folder by folder, and within a folder in the order of the notebooks' numbers."
+    paths = [path for folder in FOLDERS for path in sorted(ROOT.glob(f"nbs/{folder}/*.ipynb"))]
+    return [Module(path) for path in paths if "#| default_exp" in path.read_text()]
 
 
 def head(source: str, node: Function) -> str:
@@ -114,7 +150,7 @@ def api() -> str:
     parts = ["# API", "Every public function and class, with what its source says about each parameter."]
     for module in modules():
         parts += [
-            f"## {PACKAGE}.{module.name} {{ #{PACKAGE}_{module.name} }}",
+            f"## {PACKAGE}.{module.name} {{ #{module.anchor} }}",
             f"{module.question} Chapter: [{module.notebook.stem}]({module.notebook.stem}.md).",
         ]
         for name, text in public(module):

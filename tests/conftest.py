@@ -1,4 +1,4 @@
-"""What several test files share: one reproduction at the smoke profile, and one browser."""
+"""What several test files share: the two paths of the core, one reproduction at the smoke profile, and one browser."""
 
 import fcntl
 import shutil
@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from rvi_nb.reproduce import reproduce
+from rvi_nb.base.paths import plain_torch
+from rvi_nb.report.reproduce import reproduce
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def path(request):
+    "The path on which a test of the core runs: compiled loops, or plain torch as on a device that has none."
+    if request.param == "compiled":
+        yield request.param
+    else:
+        with plain_torch():
+            yield request.param
 
 
 @pytest.fixture(scope="session")

@@ -10,27 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rvi_nb.claims import (
-    Cell,
-    Claim,
-    Claims,
-    best_higher,
-    cells_table,
-    decreasing,
-    epochs_to_reach,
-    faster,
-    from_json,
-    higher,
-    interval,
-    load_claims,
-    lower,
-    not_worse,
-    plain,
-    rank,
-    save_claims,
-    table,
-    to_json,
-)
+from rvi_nb.report.claims import Cell, Claim, Claims, cells_table, from_json, interval, load_claims, save_claims, table, to_json
+from rvi_nb.report.kinds import best_higher, decreasing, faster, fewer, higher, lower, not_worse, sooner, time_at_levels, times_fewer
+from rvi_nb.report.names import plain
+from rvi_nb.report.pairs import rank
+from rvi_nb.report.speed import common_levels, epochs_to_reach, final_loss, first_epochs, speed
 
 MIRROR = {"holds": "contradicted", "contradicted": "holds", "inconclusive": "inconclusive"}
 finite = st.floats(-1e3, 1e3, allow_nan=False, width=32)
@@ -183,6 +167,8 @@ def test_empty_frame_is_inconclusive():
     for claim in (
         lower(pd.DataFrame(), "loss", "rvi", "vad"),
         faster(pd.DataFrame(), "curve", "rvi", "vad"),
+        sooner(pd.DataFrame(), "curve", "rvi", "vad"),
+        fewer(pd.DataFrame(), "seconds", "rvi", "vad"),
         decreasing(pd.DataFrame(), "loss", "ratio"),
         best_higher(pd.DataFrame(), "lr", "a", "b"),
     ):
@@ -200,26 +186,144 @@ def curves(ours, rival):
     )
 
 
-def test_faster():
+def test_sooner():
     slow, quick, dead = [4, 3, 2, 1], [2, 1, 0.5, 0.4], [4, NAN, NAN, NAN]
-    claim = faster(curves([quick] * 3, [slow] * 3), "curve", "rvi", "vad")
+    claim = sooner(curves([quick] * 3, [slow] * 3), "curve", "rvi", "vad")
     assert claim.verdict == "reproduced" and (claim.cells[0].ours_mean, claim.cells[0].rival_mean) == (2, 4)
-    back = faster(curves([slow] * 3, [quick] * 3), "curve", "rvi", "vad").cells[0]
+    back = sooner(curves([slow] * 3, [quick] * 3), "curve", "rvi", "vad").cells[0]
     assert (back.outcome, back.never, back.ours_mean) == ("contradicted", 3, 5)
-    assert faster(curves([slow] * 3, [slow] * 3), "curve", "rvi", "vad").verdict == "inconclusive"
-    assert faster(curves([slow] * 3, [dead] * 3), "curve", "rvi", "vad").verdict == "reproduced"
-    assert faster(curves([dead] * 3, [slow] * 3), "curve", "rvi", "vad").verdict == "contradicted"
-    assert faster(curves([quick, None, quick], [slow] * 3), "curve", "rvi", "vad").cells[0].unpaired == 1
+    assert sooner(curves([slow] * 3, [slow] * 3), "curve", "rvi", "vad").verdict == "inconclusive"
+    assert sooner(curves([slow] * 3, [dead] * 3), "curve", "rvi", "vad").verdict == "reproduced"
+    assert sooner(curves([dead] * 3, [slow] * 3), "curve", "rvi", "vad").verdict == "contradicted"
+    assert sooner(curves([quick, None, quick], [slow] * 3), "curve", "rvi", "vad").cells[0].unpaired == 1
     wobble = [4, 1, 2, 1.5]  # the rival is timed at the first epoch it is as low as at its end
-    assert faster(curves([wobble] * 2, [wobble] * 2), "curve", "rvi", "vad").cells[0].rival_mean == 2
+    assert sooner(curves([wobble] * 2, [wobble] * 2), "curve", "rvi", "vad").cells[0].rival_mean == 2
     with pytest.raises(ValueError, match="equally long"):
-        faster(curves([quick] * 2, [slow[:3]] * 2), "curve", "rvi", "vad")
+        sooner(curves([quick] * 2, [slow[:3]] * 2), "curve", "rvi", "vad")
 
 
 @given(st.lists(finite, min_size=1, max_size=20), finite)
 def test_epochs_to_reach(curve, value):
     e = epochs_to_reach(curve, value)
     assert all(v > value for v in curve[: e - 1]) and (e == len(curve) + 1 or curve[e - 1] <= value)
+
+
+# --- speed at equal losses --------------------------------------------------------------------------------------------
+
+EPOCHS = np.arange(1, 201)
+falling = st.lists(st.floats(0.01, 0.5), min_size=60, max_size=60).map(lambda drops: np.exp(-np.cumsum(drops)))  # (60,) loss after each epoch, no rest
+wobbly = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30).map(np.array)
+
+
+def slowed(curve, times):
+    "A curve that goes the same way, `times` as slowly: known at every epoch that is a multiple of `times`, even in the logarithm between them."
+    return np.exp(np.interp(np.arange(1, len(curve) + 1) / times, np.arange(len(curve) + 1), np.log([curve[0] * 1.5, *curve])))
+
+
+@given(falling, st.integers(2, 5))
+def test_a_curve_three_times_faster_gives_three(curve, times):
+    assert speed(curve, slowed(curve, times)) == pytest.approx(times, rel=1e-9)
+    assert speed(slowed(curve, times), curve) == pytest.approx(1 / times, rel=1e-9)
+
+
+@given(wobbly, wobbly, st.floats(0.01, 100))
+def test_speed_is_symmetric_and_has_no_unit(a, b, unit):
+    assert speed(a, a) == 1
+    assert speed(a, b) * speed(b, a) == pytest.approx(1, rel=1e-12)
+    assert speed(unit * a, unit * b) == pytest.approx(speed(a, b), rel=1e-6)
+    levels = common_levels(a, b)
+    assert len(levels) == 10 and (np.diff(levels) <= 0).all() and np.array_equal(levels, common_levels(b, a))
+    assert levels[-1] >= max(final_loss(a), final_loss(b))
+    ratios = first_epochs(b, levels) / first_epochs(a, levels)
+    assert ratios.min() * (1 - 1e-9) <= speed(a, b) <= ratios.max() * (1 + 1e-9)
+
+
+@given(wobbly)
+def test_first_epochs_lie_where_the_curve_first_gets_there(curve):
+    levels = np.sort(curve)[::-1]
+    for level, epoch in zip(levels, first_epochs(curve, levels), strict=True):
+        whole = epochs_to_reach(curve, level)
+        assert max(1, whole - 1) <= epoch <= whole
+
+
+@pytest.mark.parametrize("above, below, answer", [(2, 0.5, 1), (3, 3, 3), (4, 1, 2)])
+def test_crossing_curves_give_their_average(above, below, answer):
+    steps, pace = np.arange(1, 21), 4  # the loss is exp(-step); the rival takes 4 epochs a step
+    known = lambda times: np.exp(-np.interp(EPOCHS, [0, *times], [0, *steps]))
+    ours = known(np.where(steps <= 10, pace / above, pace / below) * steps)
+    assert speed(ours, known(pace * steps)) == pytest.approx(answer, rel=0.01)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 1.7, 3, 8]), st.floats(5, 40), st.floats(0.8, 1.25))
+@settings(max_examples=100, deadline=None)
+def test_noise_at_the_end_changes_nothing(seed, times, pace, floor):
+    rng = np.random.default_rng(seed)
+    tremble = lambda c: c * np.exp(np.where(EPOCHS > 160, 0.01 * rng.standard_normal(len(c)), 0))
+    rival, ours = (f + 0.5 * np.exp(-EPOCHS / p) for f, p in ((0.05, pace), (0.05 * floor, pace / times)))
+    assert speed(tremble(ours), tremble(rival)) == pytest.approx(speed(ours, rival), rel=0.02)
+    spike = rival.copy()
+    spike[-1] *= 3
+    assert speed(ours, spike) == pytest.approx(speed(ours, rival), rel=0.02)
+
+
+def test_levels_begin_where_both_were_seen_and_end_where_both_arrive():
+    a, b = np.array([8.0, 4.0, 2.0, 1.0]), np.array([4.0, 2.0, 0.5, 0.1])
+    np.testing.assert_allclose(common_levels(a, b), 4 * (1 / 4) ** (np.arange(0.05, 1, 0.1)))
+    assert speed([1.0, 0.5, 0.4], [4.0, 3.0, 2.0]) == pytest.approx(3)  # no level between: a lower bound
+
+
+def test_curves_with_holes_and_without_meaning():
+    hole = np.array([np.nan, 4, np.inf, 2, 1])
+    assert speed(hole, hole) == 1 and np.array_equal(first_epochs(hole, [8, 4, 1]), [2, 2, 5])
+    with pytest.raises(ValueError, match=r"above zero.* its lowest is -1"):
+        speed([1.0, -1.0], [1.0, 0.5])
+    with pytest.raises(ValueError, match=r"gets to, 1 or more; got 0\.5"):
+        first_epochs([2.0, 1.0], [0.5])
+
+
+def test_faster():
+    quick, dead = 0.05 + 0.5 * np.exp(-EPOCHS / 10), np.where(EPOCHS < 9, 1.0, NAN)
+    slow = np.exp(np.interp(EPOCHS / 3, [0, *EPOCHS], np.log([0.55, *quick])))
+    claim = faster(curves([quick, quick * 1.1], [slow, slow * 1.1]), "curve", "rvi", "vad")
+    cell = claim.cells[0]
+    assert claim.verdict == "reproduced" and claim.kind == "faster"
+    assert cell.times == pytest.approx((3, 3, 3), rel=0.01) and cell.rival_mean / cell.ours_mean == pytest.approx(3, rel=0.01)
+    assert "the rival takes 3.00 to 3.00 times as long" in claim.summary and "VAD takes 3.00 times as long" in cells_table(claim).notes[0]
+    assert from_json(json.loads(json.dumps(to_json(claim)))) == claim
+    assert faster(curves([slow] * 2, [quick] * 2), "curve", "rvi", "vad").verdict == "contradicted"
+    assert faster(curves([slow] * 2, [slow] * 2), "curve", "rvi", "vad").verdict == "inconclusive"
+    assert faster(curves([slow] * 2, [dead] * 2), "curve", "rvi", "vad").verdict == "reproduced"
+    lost = faster(curves([dead, quick], [slow] * 2), "curve", "rvi", "vad").cells[0]
+    assert (lost.outcome, lost.diverged) == ("inconclusive", (1, 0, 0)) and cell.diverged == (0, 0, 0)
+    assert faster(curves([quick, None], [slow] * 2), "curve", "rvi", "vad").cells[0].unpaired == 1
+    with pytest.raises(ValueError, match="equally long"):
+        faster(curves([quick] * 2, [slow[:3]] * 2), "curve", "rvi", "vad")
+
+
+def test_faster_averages_curves_over_settings():
+    halves = pd.concat([curves([c] * 2, [2 * c] * 2).assign(lr=lr) for lr, c in ((0.1, np.array([8.0, 4, 2, 1])), (0.2, np.array([4.0, 3, 2, 1])))])
+    cell = faster(halves, "curve", "rvi", "vad", over=["lr"]).cells[0]
+    assert cell.times[0] == pytest.approx(speed([6, 3.5, 2, 1], [12, 7, 4, 2]))
+
+
+def test_who_ends_lower_plays_no_part():
+    stuck, patient = np.maximum(0.05 + 0.5 * np.exp(-EPOCHS / 5), 0.2), 0.05 + 0.5 * np.exp(-EPOCHS / 15)
+    assert faster(curves([stuck] * 2, [patient] * 2), "curve", "rvi", "vad").verdict == "reproduced"
+    assert sooner(curves([stuck] * 2, [patient] * 2), "curve", "rvi", "vad").cells[0].never == 2
+
+
+def test_time_at_levels_and_fewer():
+    quick = 0.05 + 0.5 * np.exp(-EPOCHS / 10)
+    slow = np.exp(np.interp(EPOCHS / 3, [0, *EPOCHS], np.log([0.55, *quick])))
+    frame = curves([quick] * 2, [slow] * 2).assign(rate=0.5).rename(columns={"curve": "train_curve"})
+    frame["epoch_seconds"] = frame.model.map({"rvi": 2.0, "vad": 1.0})
+    timed = time_at_levels(frame, "rvi", ["vad"], ["rate"])
+    times = {unit: times_fewer(timed, unit, ["rate", "rival"]).times[0] for unit in ("epochs", "seconds")}
+    assert times == pytest.approx({"epochs": 3, "seconds": 1.5}, rel=0.01) and not timed.never.any()
+    both = pd.concat([timed.assign(model="rvi"), timed.assign(model="vad", seconds=timed.rival_seconds)])
+    claim = fewer(both, "seconds", "rvi", "vad", ["rate"])
+    assert claim.cells[0].times[0] == pytest.approx(times["seconds"]) and claim.verdict == "reproduced"
+    assert fewer(both, "seconds", "vad", "rvi", ["rate"]).verdict == "contradicted"
 
 
 def test_decreasing_and_best_higher():
@@ -295,6 +399,12 @@ def test_save_and_load(tmp_path):
     with pytest.raises(AttributeError):
         save_claims(path, [*claims, "not a claim"])
     assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["claims.json"]
+
+
+def test_a_file_without_a_field_has_its_default():
+    body = to_json(lower(frame_of([1, 1], [2, 2]), "loss", "rvi", "vad"))
+    del body["cells"][0]["ratio"]
+    assert from_json(body).cells[0].ratio is False
 
 
 def test_claims_are_frozen_values():

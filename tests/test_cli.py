@@ -1,10 +1,14 @@
 """The command line: one line and status 2 for a mistake, status 1 for a failure."""
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
-from rvi_nb import __version__, data
-from rvi_nb.cli import main
+from rvi_nb import __version__
+from rvi_nb.cli.command import main
+from rvi_nb.data import datasets as data
+from rvi_nb.data import record
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +36,7 @@ def test_data_lists_each_dataset(monkeypatch):
     lines = rvi("data").output.splitlines()
     assert [line.split()[0] for line in lines] == [*data.DATASETS, "cache:"]
     assert lines[0].split()[1] == "missing" and "no train-images-idx3-ubyte there" in lines[0]
-    assert lines[-2].split() == ["toy", "found", "generated"]
+    assert [line.split() for line in lines[-3:-1]] == [["toy", "found", "generated"], ["toy_tanh", "found", "generated"]]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +68,8 @@ def test_fetch_says_where():
 
 
 def test_failed_fetch_explains_and_does_not_stop_the_others(monkeypatch):
-    monkeypatch.setitem(data.FILES, "mosi", data.Files("mosi", data.MOSI.sha256, ()))
+    mosi = data.DATASETS["mosi"]
+    monkeypatch.setitem(record._records, "mosi", replace(mosi, files=replace(mosi.files, remote=())))
     result = rvi("data", "fetch", "mosi", "toy")
     assert result.exit_code == 1
     assert "toy: generated" in result.output and "no source has a good transcripts.csv" in result.output

@@ -1,40 +1,58 @@
-"""What crosses the core's modules: an exact oracle, no influence of hidden entries, independence of neighbours."""
+"""What crosses the core's modules: an exact oracle, no influence of hidden entries, independence of neighbours.
+
+Every test runs twice: with compiled loops, and with plain torch as on a device that has none.
+"""
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal
 
-from rvi_nb.alternatives import Ladder, LadderDecoder, MixtureRelay, Refined, SemiAmortised
-from rvi_nb.data import generator, load
-from rvi_nb.decoder import decoder
-from rvi_nb.fit import VARIANCE, evaluate, fit, gradients, infer, per_run
-from rvi_nb.missing import incomplete, mcar
-from rvi_nb.objective import kl, log_likelihood
-from rvi_nb.posterior import Amortised, MeanField, Relay, keep_top, keep_top_mask
-from rvi_nb.runs import FURTHER, MODELS, Run, compute, product, shape_of
+from rvi_nb.base.paths import compiled
+from rvi_nb.base.random import generator
+from rvi_nb.data.datasets import load
+from rvi_nb.model.alternatives import Ladder, LadderDecoder, MixtureRelay, Refined, SemiAmortised
+from rvi_nb.model.decoder import decoder
+from rvi_nb.model.fit import fit
+from rvi_nb.model.infer import infer
+from rvi_nb.model.likelihood import VARIANCE, Gaussian
+from rvi_nb.model.missing import incomplete, mcar
+from rvi_nb.model.models import MODELS
+from rvi_nb.model.posterior import Amortised, MeanField, Relay, keep_top, keep_top_mask, kl
+from rvi_nb.model.step import evaluate, gradients
+from rvi_nb.runs.compute import compute
+from rvi_nb.runs.run import Run, product, shape_of
+
+pytestmark = pytest.mark.usefixtures("path")
+given_path = [HealthCheck.function_scoped_fixture]  # the path is the same for all examples of a test
+
+
+def test_the_path_is_the_one_that_was_asked_for(path):
+    assert compiled(torch.zeros(3)) == (path == "compiled")
+
 
 POSTERIORS = {
-    "relay": lambda net, d, t, precision, seeds: Relay(t, (5, 10), 0.5, seeds),
-    "meanfield": lambda net, d, t, precision, seeds: MeanField(t, seeds),
-    "amortised": lambda net, d, t, precision, seeds: Amortised(d, t, net.sizes[1:-1], seeds),
-    "mixture": lambda net, d, t, precision, seeds: MixtureRelay(t, (5, 10), seeds),
-    "refined": lambda net, d, t, precision, seeds: Refined(net, precision, seeds=seeds),
-    "semi": lambda net, d, t, precision, seeds: SemiAmortised(net, precision, seeds=seeds),
-    "ladder": lambda net, d, t, precision, seeds: Ladder(net, seeds),
+    "relay": lambda net, d, t, likelihood, seeds: Relay(t, (5, 10), 0.5, seeds),
+    "meanfield": lambda net, d, t, likelihood, seeds: MeanField(t, seeds),
+    "amortised": lambda net, d, t, likelihood, seeds: Amortised(d, t, net.sizes[1:-1], seeds),
+    "mixture": lambda net, d, t, likelihood, seeds: MixtureRelay(t, (5, 10), seeds),
+    "refined": lambda net, d, t, likelihood, seeds: Refined(net, likelihood, seeds=seeds),
+    "semi": lambda net, d, t, likelihood, seeds: SemiAmortised(net, likelihood, seeds=seeds),
+    "ladder": lambda net, d, t, likelihood, seeds: Ladder(net, seeds),
 }
 
 
 def make(name, d, t, seeds=(0,), hidden=(16,), variance=VARIANCE):
     "A posterior and its decoder."
     net = (LadderDecoder if name == "ladder" else decoder)(d, hidden, t, seeds)
-    return POSTERIORS[name](net, d, t, (1 / per_run(variance, len(seeds), "variance")).float(), seeds), net
+    return POSTERIORS[name](net, d, t, Gaussian(variance), seeds), net
 
 
 class Oracle:
@@ -79,7 +97,7 @@ def test_oracle_is_the_marginal_density():
 
 
 @given(st.integers(0, 2**16), st.floats(0.05, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=given_path)
 def test_elbo_never_exceeds_the_evidence(seed, spread):
     o = Oracle(n=10)
     g = generator(seed, "q")
@@ -91,13 +109,18 @@ def test_elbo_never_exceeds_the_evidence(seed, spread):
 def test_inference_finds_the_exact_posterior(name):
     o = Oracle()
     posterior, _ = make(name, o.d, 4)
-    found = infer(posterior, o.net, o.data, 1, epochs=6000, lr=1e-3, variance=o.variance)
+    found = infer(posterior, o.net, o.data, 1, 6000, Gaussian(o.variance))
     q = posterior(found.local)
     gap = (o.log_p - o.elbo(q)).mean() / o.log_p.mean().abs()
     assert -1e-5 < gap < 0.01
     exact = o.precision.rsqrt()
     assert ((q.loc[0] - o.mean) / exact).abs().mean() < 0.1  # in units of the exact standard deviation
     assert (q.scale[0] / exact - 1).abs().mean() < 0.1
+
+
+def log_density(mean, x, mask, variance):  # (R, B)
+    "log p(x|z) over what is observed, in PyTorch's own words."
+    return torch.where(mask, Normal(mean, torch.as_tensor(variance).sqrt()).log_prob(x), 0).sum(-1)
 
 
 def learn(posterior, net, data, variance, steps):
@@ -107,7 +130,7 @@ def learn(posterior, net, data, variance, steps):
     rows, noise = torch.arange(data.n_rows)[None], lambda: torch.randn(1, data.n_rows, posterior.latent, generator=g)
     for _ in range(steps):
         adam.zero_grad()
-        gradients(posterior, net, data, rows, posterior.start(data.n_rows), noise(), torch.tensor([1 / variance]))
+        gradients(posterior, net, data, rows, posterior.start(data.n_rows), noise(), Gaussian(variance))
         adam.step()
     return noise
 
@@ -117,7 +140,7 @@ def test_an_encoder_with_steps_approaches_the_exact_posterior(kind):
     o = Oracle()  # its encoder is linear, too: alone it has to treat all patterns of holes alike
     gaps = []
     for steps in (0, 4, 16):
-        posterior = kind(o.net, torch.tensor([1 / o.variance]), steps)
+        posterior = kind(o.net, Gaussian(o.variance), steps)
         noise = learn(posterior, o.net, o.data, o.variance, 200)
         with torch.no_grad():
             elbo = o.elbo(posterior(None, *o.data.batch(torch.arange(40)[None]), noise()))
@@ -133,7 +156,7 @@ def test_steps_alone_approach_the_exact_posterior(kind):
     gaps = []
     for steps in (0, 1, 4, 16, 64):
         with torch.no_grad():
-            gaps.append((o.log_p - o.elbo(kind(o.net, torch.tensor([1 / o.variance]), steps)(None, *batch, noise))).mean())
+            gaps.append((o.log_p - o.elbo(kind(o.net, Gaussian(o.variance), steps)(None, *batch, noise))).mean())
     assert all(more < less for less, more in pairwise(gaps)) and gaps[-1] > 0
     assert gaps[-1] / o.log_p.mean().abs() < 0.02
 
@@ -159,7 +182,7 @@ def test_the_ladder_approaches_the_evidence():
         for _ in range(400):
             draw = noise()
             q = posterior(None, *batch, draw)
-            draws.append((log_likelihood(net(q.loc + q.scale * draw), *batch, variance) - kl(q))[0])
+            draws.append((log_density(net(q.loc + q.scale * draw), *batch, variance) - kl(q))[0])
     elbo = torch.stack(draws)
     assert (elbo.mean(0) <= log_p + 4 * elbo.std(0) / 20).all()
     assert (log_p - elbo.mean(0)).mean() / log_p.mean().abs() < 0.02
@@ -172,9 +195,9 @@ def test_gradients_are_those_of_the_whole_objective(name):
     data = incomplete(torch.randn(9, 12, generator=generator(0)), mcar((2, 9, 12), 0.4, generator(1)))
     rows, noise = torch.arange(9).repeat(2, 1), torch.randn(2, 9, 4, generator=generator(2))
     local, batch = posterior.start(9).requires_grad_(), data.batch(rows)
-    gradients(posterior, net, data, rows, local, noise, 1 / torch.tensor(variance))
+    gradients(posterior, net, data, rows, local, noise, Gaussian(variance))
     q = posterior(local, *batch, noise)
-    loss = kl(q) - log_likelihood(net(q.loc + q.scale * noise), *batch, torch.tensor(variance)[:, None])
+    loss = kl(q) - log_density(net(q.loc + q.scale * noise), *batch, torch.tensor(variance)[:, None, None])
     learned = [*posterior.parameters(), *net.parameters(), *([local] if posterior.n_local else [])]
     wanted = torch.autograd.grad(loss.sum(), learned)
     torch.testing.assert_close([p.grad for p in learned], list(wanted), rtol=1e-3, atol=1e-3)
@@ -184,17 +207,17 @@ def test_gradients_are_those_of_the_whole_objective(name):
 def test_no_steps_are_the_vae(kind):
     data = incomplete(torch.randn(60, 12, generator=generator(0)), mcar((2, 60, 12), 0.5, generator(1)))
     outcomes = []
-    for choose in (lambda net: Amortised(12, 4, (16,), (0, 1)), lambda net: kind(net, torch.full((2,), 1 / VARIANCE), 0, seeds=(0, 1))):
+    for choose in (lambda net: Amortised(12, 4, (16,), (0, 1)), lambda net: kind(net, Gaussian(), 0, seeds=(0, 1))):
         net = decoder(12, (16,), 4, (0, 1))
         outcomes.append(fit(choose(net), net, data, 4, batch_size=32).curve)
-    assert np.array_equal(*outcomes)
+    np.testing.assert_allclose(*outcomes, rtol=1e-5)  # the VAE is computed by compiled loops
 
 
 def test_a_row_with_nothing_observed_has_the_prior_as_its_posterior():
     o = Oracle()
     nothing = incomplete(o.x, torch.zeros_like(o.mask))
     posterior = MeanField(4)
-    q = posterior(infer(posterior, o.net, nothing, 1, epochs=3000, lr=5e-3, variance=o.variance).local)
+    q = posterior(infer(posterior, o.net, nothing, 1, 3000, Gaussian(o.variance), 5e-3).local)
     assert q.loc.abs().max() < 0.1 and (q.scale - 1).abs().max() < 0.1
 
 
@@ -221,7 +244,7 @@ def test_a_run_does_not_depend_on_its_neighbours_and_repeats(name):
     def train(runs):
         data = incomplete(x, masks[runs])
         variance = [variances[r] for r in runs]
-        return fit(*make(name, 30, 8, runs, variance=variance), data, 5, [lrs[r] for r in runs], variance=variance)
+        return fit(*make(name, 30, 8, runs, variance=variance), data, 5, Gaussian(variance), [lrs[r] for r in runs])
 
     together, again = train([0, 1, 2]), train([0, 1, 2])
     assert np.array_equal(together.curve, again.curve) and torch.equal(together.local, again.local)
@@ -241,18 +264,21 @@ def test_inference_of_a_row_does_not_depend_on_the_others(name):
     torch.testing.assert_close(part[0], whole[0, some], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", MODELS + FURTHER)
-def test_a_run_has_the_same_bits_in_any_group(model):
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_has_the_same_bits_in_any_group(model, path):
     runs = product(Run(model, "toy", n_train=300, n_test=70, epochs=2), rate=(0.2, 0.8), test_rate=(None, 0.5), seed=range(2))
     assert len({shape_of(r) for r in runs}) == 1
     together = compute(runs)
+    # bits are promised where compiled loops do the work; plain torch sums in an order of its own, and promises no more than closeness
+    same = np.testing.assert_array_equal if path == "compiled" else partial(np.testing.assert_allclose, rtol=1e-4)
     for i in (0, 3, 6):
         alone = compute(runs[i : i + 1])[0]
         for name in ("train_loss", "test_loss", "imputation_loss"):
-            assert alone[name] == together[i][name]
-        assert np.array_equal(alone["train_curve"], together[i]["train_curve"])
+            same(alone[name], together[i][name])
+        same(alone["train_curve"], together[i]["train_curve"])
     same_training = together[0], together[2]  # they differ in what is hidden of the test rows
-    assert same_training[0]["train_loss"] == same_training[1]["train_loss"] and same_training[0]["test_loss"] != same_training[1]["test_loss"]
+    same(same_training[0]["train_loss"], same_training[1]["train_loss"])
+    assert same_training[0]["test_loss"] != same_training[1]["test_loss"]
 
 
 @pytest.mark.parametrize("model", ["rvi", "vad"])
@@ -277,7 +303,7 @@ def test_global_random_state_is_left_alone():
     st.sampled_from(["normal", "ties", "zeros", "tiny", "huge"]),
     st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=given_path)
 def test_keep_top_keeps_exactly_the_largest(groups, seed, kind, data):
     n_kept = [data.draw(st.integers(1, k)) for k in groups]
     a = torch.randn(7, sum(groups), generator=generator(seed))
@@ -299,9 +325,13 @@ def test_keep_top_keeps_exactly_the_largest(groups, seed, kind, data):
 
 def test_bad_arguments_are_named():
     data = incomplete(torch.zeros(4, 3), torch.ones(4, 3, dtype=torch.bool))
-    for options, message in [(dict(lr=-1.0), "lr"), (dict(variance=0.0), "variance"), (dict(lr=[1e-3, 1e-3]), "lr")]:
+    for options, message in [(dict(lr=-1.0), "lr"), (dict(lr=[1e-3, 1e-3]), "lr")]:
         with pytest.raises(ValueError, match=message):
             fit(MeanField(2), decoder(3, (), 2), data, 1, **options)
+    with pytest.raises(ValueError, match="likelihood"):
+        fit(MeanField(2), decoder(3, (), 2), data, 1, Gaussian([0.1, 0.1]))
+    with pytest.raises(ValueError, match="variance"):
+        Gaussian(0.0)
     with pytest.raises(ValueError, match="ratio"):
         Relay(ratio=0)
     with pytest.raises(ValueError, match="n_train"):
@@ -313,4 +343,4 @@ def test_a_diverged_run_is_visible_and_alone():
     f = fit(MeanField(4, (0, 1)), decoder(10, (8,), 4, (0, 1)), incomplete(x, mask), 3, lr=[1e-3, 1e30])
     assert np.isfinite(f.curve[0]).all() and not np.isfinite(f.curve[1, -1])
     everyone = torch.arange(100).repeat(2, 1)
-    assert np.isfinite(evaluate(f.posterior, f.decoder, incomplete(x, mask), lambda rows: f.local[:, rows[0]], everyone)[0])
+    assert np.isfinite(evaluate(f.posterior, f.decoder, incomplete(x, mask), lambda rows: f.local[:, rows[0]], everyone, Gaussian())[0])

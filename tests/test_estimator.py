@@ -1,10 +1,12 @@
 """RelayImputer and RelayEncoder: scikit-learn's manners, every row for itself, files that hold only numbers."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -24,7 +26,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rvi_nb import RelayEncoder, RelayImputer
-from rvi_nb.estimator import POSTERIORS, Watch
+from rvi_nb.impute.ensemble import POSTERIORS
+from rvi_nb.impute.stopping import Watch
 
 QUICK = {"max_epochs": 3, "inference_steps": 5, "latent": 3, "groups": (2, 4), "hidden": (8,)}
 
@@ -69,7 +72,7 @@ def test_common_missing_value_in_test_array():
 
 @pytest.mark.parametrize("add_indicator", [True, False])
 def test_common_pandas_na_integer_array_support(add_indicator):
-    common.test_imputers_pandas_na_integer_array_support(imputer(), add_indicator)
+    common.test_imputers_pandas_na_integer_array_support(imputer(columns="number"), add_indicator)
 
 
 @pytest.mark.parametrize("add_indicator", [True, False])
@@ -103,7 +106,7 @@ def test_pipeline_grid_search_and_cross_validation():
 def test_clone_and_joblib(make, tmp_path):
     x = incomplete_iris()
     fitted = make(latent=4, random_state=3).fit(x)
-    assert not hasattr(clone(fitted), "mean_")
+    assert not hasattr(clone(fitted), "units_") and not hasattr(clone(fitted), "ensemble_")
     joblib.dump(fitted, tmp_path / "m.joblib")
     np.testing.assert_array_equal(joblib.load(tmp_path / "m.joblib").transform(x), fitted.transform(x))
     np.testing.assert_array_equal(clone(fitted).fit(x).transform(x), fitted.transform(x))
@@ -123,31 +126,62 @@ def test_data_frames_in_and_out():
 
 def test_text_is_refused_by_name():
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}, index=["first", "second"])
-    with pytest.raises(ValueError, match="column 'b' holds 'x' in row 'first': only numeric columns"):
-        imputer().fit(frame)
+    with pytest.raises(ValueError, match="column 'b' holds 'x' in row 'first': it is no number"):
+        imputer(columns="number").fit(frame)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("posterior", "full"),
+        ("columns", "some"),
         ("latent", 0),
+        ("latent", True),
+        ("latent", 10**9),
         ("ratio", 2),
         ("n_models", 1.5),
         ("max_epochs", 0),
         ("held_out", 1),
         ("variance", -1),
         ("variance", "small"),
+        ("variance", np.nan),
         ("groups", (0,)),
+        ("groups", (2, True)),
+        ("hidden", (10**9,)),
+        ("hidden", (8,) * 101),
         ("hidden", 64),
         ("missing_values", "?"),
+        ("missing_values", np.inf),
+        ("keep_empty_features", "yes"),
+        ("inference_steps", 10**9),
+        ("device", 0),
+        ("callbacks", print),
         ("lr", 0),
         ("batch_size", 0),
     ],
 )
 def test_wrong_parameters_are_named(name, value):
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match=rf"^The '{name}' parameter of RelayImputer must be .*\. Got {re.escape(repr(value))} instead\.$"):
         imputer(**{name: value}).fit([[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.mark.parametrize("make", [imputer, encoder])
+def test_every_parameter_has_a_constraint(make):
+    assert make()._parameter_constraints.keys() == make().get_params().keys()
+
+
+def test_what_was_learned_follows_no_later_parameter():
+    x = incomplete_iris()
+    fitted = encoder().fit(x)
+    codes = fitted.transform(x)
+    np.testing.assert_array_equal(fitted.set_params(latent=5, variance=3.0).transform(x), codes)
+    assert list(fitted.get_feature_names_out()) == ["relayencoder0", "relayencoder1", "relayencoder2"]
+    assert (fitted.set_params(inference_steps=9).transform(x) != codes).any()  # how hard to look is asked anew each time
+
+
+def test_a_table_without_values_leaves_nothing_of_the_one_before():
+    fitted = imputer(variance=0.1).fit(incomplete_iris()).fit([[np.nan, np.nan]])
+    assert fitted.transform([[np.nan, 1.0]]).shape == (1, 0) and fitted.ensemble_.weights == {} and len(fitted.held_out_curve_) == 0
 
 
 # every row for itself
@@ -197,7 +231,7 @@ def test_finite_and_observed_untouched(data):
         x[data.draw(hnp.arrays(bool, (n, d)))] = np.nan
         x[data.draw(hnp.arrays(bool, n))] = np.nan
         x[:, data.draw(hnp.arrays(bool, d))] = np.nan
-    posterior = data.draw(st.sampled_from(POSTERIORS))
+    posterior = data.draw(st.sampled_from(sorted(POSTERIORS)))
     fitted = imputer(posterior=posterior, keep_empty_features=True, variance=0.1).fit(x)
     for out in (fitted.transform(x), *fitted.impute(x, n_draws=3)):
         assert np.isfinite(out).all()
@@ -303,7 +337,7 @@ def test_damaged_foreign_and_newer_files(tmp_path):
     good = path.read_bytes()
     with pytest.raises(FileNotFoundError):
         RelayImputer.load(tmp_path / "none")
-    with pytest.raises(ValueError, match="holds a RelayImputer, not a RelayEncoder"):
+    with pytest.raises(ValueError, match="it holds a RelayImputer, not a RelayEncoder"):
         RelayEncoder.load(path)
     for bad in (b"", good[:10], good[:-5], good + b"x", b"\x80\x04K\x01.", b"[1, 2]" * 9):
         path.write_bytes(bad)
@@ -328,26 +362,169 @@ def rewrite(path, change_about=None, change_arrays=None):
     save_file(arrays, path, {"rvi_nb": json.dumps(about)})
 
 
+def of_type(name, dtype):
+    "Change the type of one array."
+    return lambda arrays: arrays.update({name: arrays[name].astype(dtype)})
+
+
+def with_value(name, value):
+    "Change the first number of one array."
+
+    def change(arrays):
+        arrays[name] = arrays[name].copy()
+        arrays[name].flat[0] = value
+
+    return change
+
+
+WEIGHTS = "decoder.weights.0"
+
+
 @pytest.mark.parametrize(
     ("about", "arrays", "message"),
     [
-        (lambda a: a.update(version=2), None, "format version 2; this rvi_nb reads version 1"),
-        (lambda a: a["params"].update(latent=5), None, "do not fit"),
-        (lambda a: a["params"].update(latent="five"), None, "latent must be"),
+        (lambda a: a.update(version=2), None, "format version 2; this rvi_nb reads version 3"),
+        (lambda a: a.update(format="else"), None, "not a model file"),
+        (lambda a: a["params"].update(latent=5), None, "do not fit the parameters"),
+        (lambda a: a["params"].update(latent="five"), None, "The 'latent' parameter of RelayImputer must be"),
         (lambda a: a["params"].update(colour=5), None, "colour"),
-        (lambda a: a["values"].update(fit=5), None, "unknown value 'fit'"),
-        (lambda a: a.pop("params"), None, "params"),
-        (None, lambda a: a.pop("mean_"), "mean_"),
-        (None, lambda a: a.update(scale_=np.ones(9)), "scale_ has shape"),
-        (None, lambda a: a.pop("decoder.weights.0"), "do not fit"),
+        (lambda a: a.update(fit=5), None, "entry 'fit' is unknown"),
+        (lambda a: a.pop("params"), None, "entry 'params' is missing"),
+        (lambda a: a.update(variance=float("nan")), None, "variance must be positive and finite, got nan"),
+        (lambda a: a.update(variance="0.1"), None, "variance is '0.1'"),
+        (lambda a: a.update(n_features=-1), None, "n_features must be from 0 to n_columns = 4, got -1"),
+        (lambda a: a.update(feature_names=["a"]), None, "feature_names must be 4 texts, got 1"),
+        (lambda a: a.update(n_near=-1), None, r"n_near must be from 0 to 2\*\*31, got -1"),
+        (lambda a: a.update(n_near=10**9), None, "array 'coefficients' is F64 .*, not F64"),
+        (lambda a: a.update(counts=[0, 0, 0, 5]), None, "counts must be those of the columns, got"),
+        (lambda a: a.update(columns=[{"kind": "number"}] * 4), None, "columns cannot contain"),
+        (lambda a: a.update(columns=[]), None, "columns must be 4 entries, got 0"),
+        (None, with_value("near", 4), "array 'near' must name columns, but is at 0"),
+        (None, with_value("spread", -1), "array 'spread' must not be negative, but is at 0"),
+        (None, lambda a: a.pop("mean"), "array 'mean' is missing"),
+        (None, lambda a: a.pop(WEIGHTS), f"array '{WEIGHTS}' is missing"),
+        (None, lambda a: a.update(more=np.ones(1)), "array 'more' is unknown"),
+        (None, lambda a: a.update(scale=np.ones(9)), r"array 'scale' is F64 \(9,\), not F64 \(4,\)"),
+        (None, of_type(WEIGHTS, np.float64), f"array '{WEIGHTS}' is F64 .*, not F32"),
+        (None, of_type(WEIGHTS, np.float16), f"array '{WEIGHTS}' is F16 .*, not F32"),
+        (None, of_type(WEIGHTS, np.int32), f"array '{WEIGHTS}' is I32 .*, not F32"),
+        (None, of_type("mean", np.float32), "array 'mean' is F32 .*, not F64"),
+        (None, of_type("empty", np.uint8), "array 'empty' is U8 .*, not BOOL"),
+        (None, of_type("seeds", np.float64), "array 'seeds' is F64 .*, not I64"),
+        (None, with_value(WEIGHTS, np.nan), f"array '{WEIGHTS}' must be finite, got nan"),
+        (None, with_value("posterior.relays", -np.inf), "array 'posterior.relays' must be finite, got -inf"),
+        (None, with_value("mean", np.inf), "array 'mean' must be finite, got inf"),
+        (None, with_value("scale", 0), "array 'scale' must be positive, but is at 0"),
+        (None, with_value("noise", -1), "array 'noise' must not be negative, but is at 0"),
+        (None, with_value("low", 1e9), "array 'low' must not be above 'high', but is at 0"),
+        (None, with_value("seeds", -1), "array 'seeds' must not be negative, but is at 0"),
+        (None, with_value("empty", True), "array 'empty' must have 4 columns with values, got 3"),
     ],
 )
-def test_changed_files(about, arrays, message, tmp_path):
-    path = tmp_path / "model"
-    imputer().fit(incomplete_iris()).save(path)
+def test_changed_files(about, arrays, message, stored):
+    path, good = stored
+    path.write_bytes(good)
     rewrite(path, about, arrays)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))} cannot be used: .*{message}") as raised:
         RelayImputer.load(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(stored):
+    path, good = stored
+    for end in [*range(0, len(good) - 1, len(good) // 40), len(good) - 1]:
+        path.write_bytes(good[:end])
+        with pytest.raises(ValueError, match="cannot be used: it is damaged"):
+            RelayImputer.load(path)
+
+
+def declare(good, name, shape, grow):
+    "A file whose header declares another shape of an array, and the space for it if it is to grow."
+    size = int.from_bytes(good[:8], "little")
+    header, body = json.loads(good[8 : 8 + size]), good[8 + size :]
+    header[name]["shape"] = shape
+    if grow:
+        start = header[name]["data_offsets"][0]
+        header[name]["data_offsets"] = [start, start + 4 * int(np.prod(shape, dtype=object))]
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+HUGE = {  # a name: what changes the bytes of a small file, and what the error says
+    "parameters of 30 GB": (lambda a: a["params"].update(latent=90_000, hidden=[90_000], groups=[90_000]), "do not fit the parameters"),
+    "relays of 30 GB": (lambda a: a["params"].update(groups=[90_000] * 99), "do not fit the parameters"),
+    "models": (lambda a: a["params"].update(n_models=100_000), "is F64 (2, 4, 5), not F64 (100000, 4, 5)"),
+    "more models than there may be": (lambda a: a["params"].update(n_models=10**12), "The 'n_models' parameter"),
+    "a latent space": (lambda a: a["params"].update(latent=10**12), "The 'latent' parameter"),
+    "layers": (lambda a: a["params"].update(hidden=[8] * 1_000), "The 'hidden' parameter"),
+    "steps of inference": (lambda a: a["params"].update(inference_steps=10**12), "The 'inference_steps' parameter"),
+    "columns": (lambda a: a.update(n_columns=2 * 10**9, n_features=2 * 10**9), "counts must be 2000000000 whole numbers, got 4"),
+    "more columns than there may be": (lambda a: a.update(n_columns=10**40, n_features=10**40), "n_columns must be from 0 to 2**31"),
+    "empty columns": (lambda a: a.update(n_columns=10**9), "column_errors must be 1000000000 numbers, got 4"),
+}
+DECLARED = {"a declared shape": ([40_000, 10_000], False), "a declared shape with its space": ([40_000, 10_000], True), "an overflow": ([2**62, 2**62], True)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc")
+def test_small_files_that_declare_much_are_refused_without_memory(stored):
+    path, good = stored
+    expected = {}
+    for number, (name, (change, message)) in enumerate(HUGE.items()):
+        file = path.with_name(f"huge{number}")
+        file.write_bytes(good)
+        rewrite(file, change)
+        expected[file] = name, message
+    for number, (name, (shape, grow)) in enumerate(DECLARED.items()):
+        file = path.with_name(f"declared{number}")
+        file.write_bytes(declare(good, "posterior.relays", shape, grow))
+        expected[file] = name, "it is damaged"
+    file = path.with_name("header")
+    file.write_bytes((2**60).to_bytes(8, "little") + good[8:])
+    expected[file] = "a header", "it is damaged"
+    path.write_bytes(good)
+    program = textwrap.dedent("""
+        import re, resource, sys
+        from rvi_nb import RelayImputer
+        status = lambda name: int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+        peak = lambda: status("VmHWM")
+        RelayImputer.load(sys.argv[1])
+        before = peak()
+        resource.setrlimit(resource.RLIMIT_AS, (1024 * status("VmSize") + 2**30, resource.RLIM_INFINITY))  # whatever happens, no more than a gigabyte
+        for path in sys.argv[2:]:
+            try: RelayImputer.load(path)
+            except ValueError as e: print(f"{peak() - before}\\t{e}")
+            else: print("0\\tloaded")
+    """)
+    done = subprocess.run([sys.executable, "-c", program, str(path), *map(str, expected)], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(expected)
+    for line, (file, (name, message)) in zip(lines, expected.items(), strict=True):
+        kilobytes, text = line.split("\t")
+        assert file.stat().st_size < 20_000
+        assert text.startswith(f"{file} cannot be used: ") and message in text, (name, text)
+        assert int(kilobytes) < 20_000, (name, kilobytes)
+
+
+def test_a_diverged_model_is_not_stored(tmp_path):
+    fitted = imputer().fit(incomplete_iris())
+    fitted.ensemble_.weights[WEIGHTS][0] = np.nan
+    with pytest.raises(ValueError, match=f"array '{WEIGHTS}' must be finite"):
+        fitted.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_survive_the_file(tmp_path):
+    fitted = imputer(latent=np.int64(3), ratio=np.float32(0.5), groups=(np.int32(2), 4), random_state=np.int64(4)).fit(incomplete_iris())
+    fitted.save(tmp_path / "model")
+    params = RelayImputer.load(tmp_path / "model").get_params()
+    assert (params["latent"], params["ratio"], params["groups"], params["random_state"]) == (3, 0.5, (2, 4), 4)
+
+
+def test_a_table_without_values_survives_the_file(tmp_path):
+    for fitted in (imputer().fit([[np.nan, np.nan]]), encoder().fit([[np.nan, np.nan]])):
+        fitted.save(tmp_path / "model")
+        loaded = type(fitted).load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.transform([[1.0, np.nan]]), fitted.transform([[1.0, np.nan]]))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -404,7 +581,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_import_is_lazy():
-    program = "import sys, rvi_nb.cli; assert 'torch' not in sys.modules; from rvi_nb import RelayImputer; assert 'torch' in sys.modules"
+    program = "import sys, rvi_nb.cli.command; assert 'torch' not in sys.modules; from rvi_nb import RelayImputer; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -15,20 +15,28 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from rvi_nb import plots
-from rvi_nb.claims import load_claims, plain
-from rvi_nb.data import DataError, fetch
-from rvi_nb.fit import VARIANCES
-from rvi_nb.reproduce import NINE, PROFILES, find_figures, hyperparameter_runs, read_figure
-from rvi_nb.runs import Store, results
+from rvi_nb.data.datasets import fetch
+from rvi_nb.data.sources import DataError
+from rvi_nb.model.choices import CANDIDATES, choose_variance
+from rvi_nb.model.models import PAPER
+from rvi_nb.report import names, pictures, style
+from rvi_nb.report.claims import load_claims
+from rvi_nb.report.figures import find_figures, read_figure
+from rvi_nb.report.names import plain
+from rvi_nb.report.profiles import NINE, PROFILES
+from rvi_nb.report.speed import epochs_at_levels
+from rvi_nb.runs.store import Store, results
+from rvi_nb.studies.design import hyperparameter_runs
+from rvi_nb.studies.readings import READINGS, reading_claims
 
 FOLDER = Path(__file__).parent.parent / "nbs" / "figures"
 NAMES = [p.stem for p in find_figures([], FOLDER) if not p.stem.startswith("figS")]
 SUPPLEMENT = [p.stem for p in find_figures([], FOLDER) if p.stem.startswith("figS")]
-DERIVED = ["figS3_latent_space", "figS6_acceleration"]  # their numbers are not those of runs
-OF_IMAGES = [p.stem for p in find_figures([], FOLDER) if "toy" not in {r.dataset for r in read_figure(p, dict(profile="smoke")).grid}]
+DERIVED = ["figS3_latent_space", "figS6_acceleration", "figS9_general"]  # their numbers are not those of runs
+GRIDS = {p.stem: read_figure(p, dict(profile="smoke")).grid for p in find_figures([], FOLDER)}
+OF_IMAGES = [name for name, grid in GRIDS.items() if grid and "toy" not in {r.dataset for r in grid}]
 SIZE = PROFILES["smoke"]
-COLOUR = {m: to_hex(look["color"]) for m, look in plots.MODELS.items()}
+COLOUR = {m: to_hex(look["color"]) for m, look in style.model_looks().items()}
 BASE = {"rvi", "vad", "vae"}
 
 
@@ -48,7 +56,7 @@ def execute(name: str, found: dict, **parameters) -> dict:
         if cell.cell_type == "code":
             exec(compile(cell.source, name, "exec"), found)
             if "parameters" in cell.metadata.get("tags", []):
-                found.update(profile="smoke", jobs=0, **parameters)
+                found.update(profile="smoke", jobs=0, figure=name, **parameters)
     return found
 
 
@@ -142,7 +150,7 @@ def test_verdicts_are_written_and_shown(name, smoke, drawn):
 def test_the_notebook_says_how_small_it_is_and_where_larger_runs_are(name, smoke):
     outputs = [o for c in nbformat.read(smoke / name / f"{name}.ipynb", 4).cells if c.cell_type == "code" for o in c.outputs]
     said = "\n".join(o["data"].get("text/markdown", "") for o in outputs if "data" in o)
-    n = read_figure(FOLDER / f"{name}.ipynb", dict(profile="smoke")).grid[0].n_train
+    n = GRIDS[name][0].n_train if GRIDS[name] else SIZE.smaller.n_train
     assert f"The smoke profile has {n:,} training rows instead of 10,000" in said and "standard" in said and "nan" not in said
 
 
@@ -158,12 +166,21 @@ def test_executed_notebooks_hold_nothing_of_their_execution(name, smoke):
     assert {c.id for c in executed.cells} - {c.id for c in source.cells} == {"injected-parameters"}
 
 
+@pytest.mark.parametrize("name", [*NAMES, *SUPPLEMENT])
+def test_a_discussion_shows_its_text_and_not_its_source(name, smoke):
+    cells = [c for c in nbformat.read(FOLDER / f"{name}.ipynb", 4).cells if c.cell_type == "code"]
+    prose = [c for c in cells if re.search(r"(?m)^Markdown\(", c.source)]
+    assert prose and all("hide-input" in c.metadata.get("tags", []) for c in prose)
+    page = re.sub(r"<[^>]+>", "", (smoke / name / f"{name}.html").read_text())
+    assert "training rows instead of" in page and "larger(page" not in page and "differs(size" not in page and "page.save(" in page
+
+
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_a_figure_of_images_without_images_says_so(name, tmp_path, monkeypatch):
     def none(dataset):
         raise DataError(f"no {dataset}")
 
-    monkeypatch.setattr("rvi_nb.runs.fetch", none)
+    monkeypatch.setattr("rvi_nb.runs.schedule.fetch", none)
     monkeypatch.chdir(FOLDER)
     found = execute(name, {}, out=str(tmp_path), store=str(tmp_path / "runs.sqlite"))
     assert {c.verdict for c in found["claims"]} == {"inconclusive"} and all(c.missing for c in found["claims"])
@@ -237,7 +254,7 @@ def test_fig06(smoke, drawn):
     high = frame[frame.posterior_lr == 1e-2]
     tested = high.assign(posterior_lr=high.test_lr.astype(float).fillna(1e-2))  # trained at the highest rate, tested at each
     frame = frame[frame.test_lr.isna()]
-    look = plots.looks("posterior_lr", frame.posterior_lr)
+    look = style.looks("posterior_lr", frame.posterior_lr)
     assert len(look) == 7
     for ax, runs, kind in zip(panels(found["fig"], 3), (frame, frame, tested), ("train", "test", "test"), strict=True):
         assert len(lines(ax)) == 14
@@ -260,7 +277,7 @@ def test_fig07(smoke, drawn):
     assert [b.split("\n")[1] for b in below[:4]] == [f"{e:.3f}" for e in mean[1:]]
     whole = errors[errors.stage == "deviation"].set_index("seed").error
     np.testing.assert_allclose(whole, stored(smoke, found["grid"]).set_index("seed").train_loss, rtol=1e-5)
-    hole = np.array(matplotlib.colors.to_rgb(plots.HOLE))
+    hole = np.array(matplotlib.colors.to_rgb(pictures.HOLE))
     share = [np.isclose(ax.images[0].get_array(), hole).all(-1).mean() for ax in axes]
     assert all(0.4 < s < 0.6 for s in share[4::5]) and not any(s for i, s in enumerate(share) if i % 5 != 4)
 
@@ -281,7 +298,7 @@ def test_figA1(smoke, drawn):
 def test_figA2(smoke, drawn):
     found = drawn("figA2_ratio")
     frame = stored(smoke, found["grid"])
-    look, rvi = plots.looks("ratio", NINE), frame[frame.model == "rvi"]
+    look, rvi = style.looks("ratio", NINE), frame[frame.model == "rvi"]
     for ax, first in zip(panels(found["fig"], 2), (0, SIZE.epochs // 2), strict=True):
         shown = by_colour(ax)
         assert len(lines(ax)) == 11
@@ -304,7 +321,7 @@ def test_figA3(smoke, drawn):
 def test_figA4(smoke, drawn):
     found = drawn("figA4_boxes")
     frame, axes = stored(smoke, found["grid"]), panels(found["fig"], 5)
-    hole = np.array(matplotlib.colors.to_rgb(plots.HOLE))
+    hole = np.array(matplotlib.colors.to_rgb(pictures.HOLE))
     hidden = [np.isclose(axes[i].images[0].get_array(), hole).all(-1).sum() / found["n_images"] for i in (0, 2)]
     assert 100 < hidden[0] <= 160 < hidden[1] <= 320  # boxes of 16 pixels, some of which overlap
     for ax, n in ((axes[1], 10), (axes[3], 20)):
@@ -319,17 +336,26 @@ def test_figA4(smoke, drawn):
 
 def test_figS1(smoke, drawn):
     found = drawn("figS1_baselines")
-    frame, models = stored(smoke, found["grid"]), (*BASE, "refined", "semi", "ladder")
+    frame, models = stored(smoke, found["tuned"]), (*BASE, "refined", "semi", "ladder", "dgd")
     columns = ("train_loss", "test_loss", "imputation_loss", "seconds")
     assert set(frame.model) == set(models) and set(frame.dataset) == {"mnist"}  # no Fashion-MNIST at smoke
-    for ax, column in zip(panels(found["fig"], 4), columns, strict=True):
+    axes = panels(found["fig"], 6)
+    for ax, column in zip(axes, columns, strict=False):
         shown, rates = by_colour(ax), (0.5, 0.9) if column == "imputation_loss" else (0.0, 0.5, 0.9)
-        assert shown.keys() == {COLOUR[m] for m in models} and ax.get_title() == plots.label(column)
+        assert shown.keys() == {COLOUR[m] for m in models} and ax.get_title() == names.label(column)
         assert ax.get_yscale() == ("log" if column == "seconds" else "linear")
         for m in models:
             same(shown[COLOUR[m]], frame[(frame.model == m) & frame.rate.isin(rates)].groupby("rate")[column].mean())
             assert tuple(shown[COLOUR[m]].get_xdata()) == rates
-    assert len(found["claims"]) == 9 and "NaN" not in found["cost"].to_string()
+    for ax, rate in zip(axes[4:], (0.5, 0.9), strict=True):
+        filled = {to_hex(c.get_facecolor()[0]): c.get_offsets()[0] for c in ax.collections if to_hex(c.get_facecolor()[0]) != "#ffffff"}
+        hollow = {to_hex(c.get_edgecolor()[0]): c.get_offsets()[0] for c in ax.collections if to_hex(c.get_facecolor()[0]) == "#ffffff"}
+        for part, marks in ((frame, filled), (stored(smoke, found["untuned"]), hollow)):
+            means = part[part.rate == rate].groupby("model")[["seconds", "imputation_loss"]].mean()
+            assert marks.keys() == {COLOUR[m] for m in models}
+            for m in models:
+                np.testing.assert_allclose(marks[COLOUR[m]], means.loc[m], rtol=1e-6)
+    assert len(found["claims"]) == 12 and "NaN" not in found["cost"].to_string()
 
 
 def test_figS4(smoke, drawn):
@@ -347,10 +373,10 @@ def test_figS4(smoke, drawn):
             same(shown[COLOUR[m]], mean_curve(cell[cell.model == m]))
         for ax, column in ((axes[n + i], "train_loss"), (axes[2 * n + i], "seconds")):
             dots = {to_hex(c.lines[0].get_color()): c.lines[0].get_xdata()[0] for c in ax.containers}
-            assert dots.keys() == {COLOUR[m] for m in forms} and ax.get_xlabel() == plots.label(column)
+            assert dots.keys() == {COLOUR[m] for m in forms} and ax.get_xlabel() == names.label(column)
             for m in forms:
                 assert dots[COLOUR[m]] == pytest.approx(cell[cell.model == m][column].mean(), rel=1e-6)
-    assert [t.get_text() for t in axes[n].get_yticklabels()] == [plots.label(m) for m in forms]
+    assert [t.get_text() for t in axes[n].get_yticklabels()] == [names.label(m) for m in forms]
 
 
 def swept(smoke, found, x, levels, metric, ax, **where):
@@ -380,7 +406,7 @@ def test_figS3(smoke, drawn):
     numbers, grid = found["numbers"], found["grid"]
     assert len(numbers) == 5 * len(grid) and numbers[["confidence", "balance", "same_neighbour"]].apply(lambda c: c.between(0, 1)).all(axis=None)
     for j, model in enumerate(("rvi", "vae", "vad")):
-        assert axes[0, j].get_title() == plots.label(model)
+        assert axes[0, j].get_title() == names.label(model)
         n_relays = sum(grid[0].groups) if model == "rvi" else 0
         assert sum(len(c.get_offsets()) for c in axes[0, j].collections) == min(found["n_points"], SIZE.n_train) + n_relays
         for i, source in ((1, "half way"), (2, "prior"), (3, "ten Gaussians")):
@@ -408,9 +434,10 @@ def test_figS5(smoke, drawn):
 
 def test_figS6(smoke, drawn):
     found = drawn("figS6_acceleration")
-    axes, frame = panels(found["fig"], 2 * len(SIZE.datasets)), stored(smoke, found["grid"])
+    n = len(SIZE.datasets)
+    axes, frame = panels(found["fig"], 4 * n), stored(smoke, found["grid"])  # at equal losses, then to the final loss; epochs, then seconds
     first = lambda curve, value: next((i + 1 for i, v in enumerate(curve) if v <= value), None)
-    for ax, dataset in zip(axes, SIZE.datasets, strict=False):
+    for equal, ax, dataset in zip(axes[:n], axes[2 * n : 3 * n], SIZE.datasets, strict=True):
         points = {to_hex(c.lines[0].get_color()): c.lines[0].get_ydata() for c in ax.containers}
         for rival in ("vad", "vae"):
             for place, rate in enumerate((0.0, 0.5, 0.9)):
@@ -421,8 +448,11 @@ def test_figS6(smoke, drawn):
                     assert np.isnan(shown)
                 else:
                     np.testing.assert_allclose(shown, np.exp(np.mean([np.log(b / a) for a, b in pairs])), rtol=1e-6)
+                levels = [epochs_at_levels(part["rvi", s], part[rival, s]) for s in SIZE.seeds]
+                at_levels = {to_hex(c.lines[0].get_color()): c.lines[0].get_ydata() for c in equal.containers}[COLOUR[rival]][place]
+                np.testing.assert_allclose(at_levels, np.exp(np.mean([np.log(b / a) for a, b in levels])), rtol=1e-6)
     rows = pd.read_csv(smoke / "figS6_acceleration" / "figS6_acceleration.csv")
-    assert len(rows) == 2 * len(found["grid"]) // 3
+    assert len(rows) == 4 * len(found["grid"]) // 3
     assert set(found["grid"]) < set(read_figure(FOLDER / "fig02_convergence.ipynb", dict(profile="smoke")).grid)
 
 
@@ -432,9 +462,26 @@ def test_figS7(smoke, drawn):
     for metric in ("train_loss", "test_loss", "imputation_loss"):
         for rate in (0.1, 0.5, 0.9):
             ax = next(axes)
-            swept(smoke, found, "variance", (0.01, 0.03, 0.1, 0.3, 1.0), metric, ax, rate=rate)
-            assert [ln.get_xdata()[0] for ln in lines(ax) if to_hex(ln.get_color()) not in COLOUR.values()] == [VARIANCES["mnist"]]
-    assert found["region"].shape == (6 * 3, 5) and set(found["region"].to_numpy().ravel()) <= {"holds", "contradicted", "inconclusive"}
+            swept(smoke, found, "variance", CANDIDATES, metric, ax, rate=rate)
+            marks = [(to_hex(c.get_facecolor()[0]), c.get_offsets()[0][0]) for c in ax.collections if c.get_offset_transform() == ax.get_xaxis_transform()]
+            assert [m for m in marks if len(m)][:3] == [(COLOUR[m], choose_variance(m, "mnist", "mcar", rate)) for m in PAPER]
+    assert found["region"].shape == (6 * 3, 6) and set(found["region"].to_numpy().ravel()) <= {"holds", "contradicted", "inconclusive"}
+
+
+def test_figS8(smoke, drawn):
+    found = drawn("figS8_readings")
+    (ax,) = panels(found["fig"], 1)
+    counts = found["counts"]
+    assert set(found["asked"]) == set(counts.reading) == {r.name for r in READINGS} and counts.claim.nunique() == 12
+    assert [t.get_text() for t in ax.get_yticklabels()] == list(dict.fromkeys(counts.claim))
+    for claim, rows in counts.groupby("claim"):
+        for row in rows.itertuples():
+            where = found["asked"][row.reading]
+            outcomes = [c.outcome for c in reading_claims(stored(smoke, where))[claim].cells]
+            assert (row.holds, row.contradicted, row.n) == (outcomes.count("holds"), outcomes.count("contradicted"), len(outcomes)) and row.n
+    texts = [t.get_text() for t in ax.texts]
+    assert len(texts) == len(counts) and all(text.startswith(f"{row.holds}/{row.n}") for text, row in zip(texts, counts.itertuples(), strict=True))
+    assert {dict(c.where)["reading"] for claim in found["claims"] for c in claim.cells} == set(counts.reading)
 
 
 @pytest.mark.parametrize("name", ["figS2_latent_size", "figS5_missing_shift", "figS7_likelihood"])
@@ -454,3 +501,15 @@ def test_csv_of_a_sweep_has_a_row_for_each_run(name, smoke):
 def test_no_run_is_computed_twice(smoke):
     times = pd.read_sql("select times from runs", Store(smoke / "runs.sqlite").db).times
     assert len(times) and (times == 1).all()
+
+
+def test_figS9(drawn):
+    found = drawn("figS9_general")
+    frame, tasks = found["frame"], found["tasks"]
+    assert list(tasks) == ["conv_mnist", "levels", "shapes", "matrix"]  # smoke has no Fashion-MNIST
+    for ax, (curve, task) in zip(panels(found["fig"], 8), [(c, t) for c in ("train_curve", "test_curve") for t in tasks], strict=True):
+        shown = by_colour(ax)
+        assert ax.get_yscale() == "log" and shown.keys() == {COLOUR[m] for m in tasks[task].models}
+        for m in tasks[task].models:
+            same(shown[COLOUR[m]], mean_curve(frame[(frame.task == task) & (frame.model == m)], curve))
+    assert [len(c.cells) for c in found["claims"]] == [4, 4, 3, 3, 4]

@@ -1,5 +1,6 @@
 """`rvi impute`: files in, files out, nothing changed but the holes, and one line for what goes wrong."""
 
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from rvi_nb import RelayImputer, estimator
-from rvi_nb.cli import main
+from rvi_nb import RelayImputer
+from rvi_nb.cli.command import main
+from rvi_nb.impute import estimators
 
 TABLE = 'id,length,note,width,empty\nr1,1.50,fine,2e0,\nr2,,"a, b",4,\nr3,3.25,,NA,\nr4,+4,x,NaN,\nr5, 5.5,y,10,\n'
 
@@ -26,7 +28,7 @@ def quick(monkeypatch):
             return super().fit(X, y)
 
     Quick.__init__, Quick.__name__ = init, "RelayImputer"
-    monkeypatch.setattr(estimator, "RelayImputer", Quick)
+    monkeypatch.setattr(estimators, "RelayImputer", Quick)
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def cells(path):
 def test_only_holes_change(folder):
     result = run(folder / "in.csv", folder / "out.csv")
     assert result.exit_code == 0, result.output
-    for notice in ("column 'id' is text", "column 'note' is text", "column 'empty' has no values", "3 holes in 5 rows and 2 numeric columns"):
+    for notice in ("id: passed through, 0 of 0", "empty: passed through, 0 of 5", "9 holes in 5 rows and 5 columns", "length: number, 1 of 1 holes filled"):
         assert notice in result.output
     before, after = cells(folder / "in.csv"), cells(folder / "out.csv")
     assert list(before.columns) == list(after.columns)
@@ -87,7 +89,8 @@ def test_stored_model(folder):
     assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
     (folder / "new.csv").write_text("width,other,length\n,7,\n3,,1\n")
     result = run(folder / "new.csv", folder / "c.csv", "--model", folder / "m")
-    assert result.exit_code == 0 and "column 'other' is not one of the model's" in result.output
+    assert result.exit_code == 0, result.output
+    assert "column 'other' is not one of the model's" in result.output
     after = cells(folder / "c.csv")
     assert list(after.columns) == ["width", "other", "length"] and list(after["other"]) == ["7", ""] and float(after["width"][0]) > 0
     (folder / "less.csv").write_text("width\n3\n")
@@ -102,14 +105,14 @@ def test_stored_model(folder):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b\n1,2\n3,many\n5,6\n", ("'b'", "row 2", "'many'")),
+        ("a,b\n1,2\n3,many\n5,6\n", ("'b'", "'many'", "--missing", "--columns b=category")),
         ("a,b\n1,2\ninf,4\n", ("'a'", "row 2", "infinite")),
         ("a,b\n1,2\n3\n", ("row 2", "1 cells")),
         ("a,a\n1,2\n", ("'a' occurs twice",)),
-        ("a,b\nx,y\n", ("no numeric column",)),
+        ("a\nx\ny\nz\n", ("no column to learn from",)),
         ("a,b\n", ("header",)),
         ("", ("header",)),
-        ("a\n\x00\xff\n1\n", ()),
+        ("a\n\x00\xff\n1\n", ("--encoding",)),
     ],
 )
 def test_bad_tables(text, words, folder):
@@ -123,6 +126,11 @@ def test_bad_tables(text, words, folder):
     [
         (("none.csv", "out.csv"), ("none.csv",)),
         (("in.csv", "out.txt"), ("out.txt", ".parquet")),
+        (("in.csv", "out.parquet.gz"), ("out.parquet.gz", ".csv.gz")),
+        (("in.csv", "out.csv", "--columns", "length"), ("--columns", "NAME=KIND", "'length'")),
+        (("in.csv", "out.csv", "--columns", "length=colour"), ("--columns", "category", "'length=colour'")),
+        (("in.csv", "out.csv", "--sep", "ab"), ("--sep", "'ab'")),
+        (("in.csv", "out.csv", "--encoding", "klingon"), ("--encoding", "klingon")),
         (("in.csv", "no/out.csv"), ("no folder",)),
         (("in.csv",), ("OUT",)),
     ],
@@ -141,19 +149,103 @@ def test_nothing_to_fill_and_one_row(folder):
     assert (folder / "one-out.csv").read_text() == "a,b\n1,\n"
 
 
-def test_parquet(folder):
+def countries(n=40):
+    "A table in which text looks like numbers and holes look like text."
+    rows = [
+        f"{9007199254740993 + i},{'NA' if i % 2 else 'DE'},{'01234' if i % 2 else '98765'},{i % 2 or ''},2024-03-{1 + i % 9:02d},{i % 5}.50" for i in range(n)
+    ]
+    rows[3], rows[6] = "9007199254740996,,,?,NULL,N/A", "9007199254740999,DE,98765,,,-999"
+    return "id,land,zip,member,day,size\n" + "\n".join(rows) + "\n"
+
+
+def test_text_stays_text(folder):
+    (folder / "c.csv").write_text(countries())
+    result = run(folder / "c.csv", folder / "out.csv", "--missing", "-999")
+    assert result.exit_code == 0, result.output
+    before, after = cells(folder / "c.csv"), cells(folder / "out.csv")
+    holes = before.isin(["", "?", "NULL", "N/A", "-999"])
+    pd.testing.assert_frame_equal(after.where(~holes), before.where(~holes))  # NA is Namibia, 01234 a postcode, every digit of the identifiers is there
+    assert after["land"].isin(["NA", "DE"]).all() and after["zip"].isin(["01234", "98765"]).all() and after["member"].isin(["0", "1"]).all()
+    assert after["day"].str.fullmatch(r"2024-03-\d\d").all() and 0.5 <= float(after["size"][6]) <= 4.5
+    for line in ("id: passed through", "land: category, 1 of 1 holes filled, expected error", "zip: category", "day: date, 2 of 2", "size: number, 2 of 2"):
+        assert line in result.output
+
+
+def test_minus_999_is_data_unless_it_is_said(folder):
+    (folder / "c.csv").write_text(countries())
+    assert run(folder / "c.csv", folder / "out.csv").exit_code == 0
+    assert cells(folder / "out.csv")["size"][6] == "-999"
+
+
+def test_other_dialects(folder):
+    (folder / "c.csv").write_bytes(countries().replace(",", ";").replace("DE", "\xd6").encode("latin-1"))
+    assert run(folder / "c.csv", folder / "out.tsv.gz", "--sep", ";", "--encoding", "latin-1", "--exclude", "land", "--columns", "zip=ignore").exit_code == 0
+    after = pd.read_csv(folder / "out.tsv.gz", sep=";", encoding="latin-1", dtype=str, keep_default_na=False)
+    assert after["land"][0] == "\xd6" and after["land"][3] == "" and after["zip"][3] == "" and after["member"][3] in ("0", "1")
+    (folder / "plain.tsv").write_text(countries().replace(",", "\t"))
+    assert run(folder / "plain.tsv", folder / "out.csv.gz").exit_code == 0
+    assert list(cells(folder / "out.csv.gz").columns) == ["id", "land", "zip", "member", "day", "size"]
+
+
+def test_seed_and_jobs(folder):
+    (folder / "c.csv").write_text(countries(80))
+    outputs = {}
+    for name, options in {"a": (), "b": ("--jobs", 2), "other": ("--seed", 5)}.items():
+        assert run(folder / "c.csv", folder / f"{name}.csv", *options).exit_code == 0
+        outputs[name] = (folder / f"{name}.csv").read_bytes()
+    assert outputs["a"] == outputs["b"] != outputs["other"]
+
+
+def test_a_blank_line_of_one_column_is_a_hole(folder):
+    (folder / "one.csv").write_text("a\n1.5\n\n3.5\n")
+    assert run(folder / "one.csv", folder / "out.csv").exit_code == 0
+    after = cells(folder / "out.csv")["a"]
+    assert len(after) == 3 and 1.5 <= float(after[1]) <= 3.5
+
+
+def test_parquet_keeps_index_and_dtypes(folder):
     pytest.importorskip("pyarrow")
-    frame = pd.DataFrame({"t": ["x", None, "z"], "a": [1.5, np.nan, 3.0], "b": [1, 2, 3]})
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "t": ["x", None, "z"] * 10,
+            "a": rng.normal(size=30).astype(np.float32),
+            "n": pd.array(rng.integers(0, 9, 30), dtype="Int64"),
+            "flag": pd.array(rng.random(30) < 0.5, dtype="boolean"),
+            "size": pd.Categorical(["s", "m", "l"] * 10, ["s", "m", "l"], ordered=True),
+            "id": 9007199254740993 + np.arange(30),
+        },
+        index=pd.Index([f"i{k}" for k in range(30)], name="row"),
+    )
+    frame.loc[frame.index[::4], ["a", "n", "flag", "size"]] = None
     frame.to_parquet(folder / "in.parquet")
     assert run(folder / "in.parquet", folder / "out.parquet").exit_code == 0
-    out = pd.read_parquet(folder / "out.parquet")
-    assert list(out.columns) == list(frame.columns) and (out["b"] == frame["b"]).all() and out["a"].notna().all()
-    assert out["a"].dtype == np.float64 and out["b"].dtype == np.int64 and list(out["t"].isna()) == [False, True, False]
-    assert run(folder / "in.csv", folder / "mixed.parquet").exit_code == 0
-    assert pd.read_parquet(folder / "mixed.parquet")["length"].dtype == np.float64
+    before, out = pd.read_parquet(folder / "in.parquet"), pd.read_parquet(folder / "out.parquet")
+    assert list(out.dtypes) == list(before.dtypes) and out.index.equals(before.index) and not out.isna().any().any()
+    for name in before:
+        assert out[name][before[name].notna()].tolist() == before[name].dropna().tolist(), name
+    (folder / "c.csv").write_text(countries())
+    assert run(folder / "c.csv", folder / "c.parquet").exit_code == 0
+    converted = pd.read_parquet(folder / "c.parquet")
+    assert (
+        converted["id"].tolist() == [9007199254740993 + i for i in range(40)]
+        and converted["zip"][1] == "01234"
+        and str(converted["day"].dtype).startswith("datetime64")
+    )
     assert run(folder / "in.parquet", folder / "mixed.csv").exit_code == 0
+    assert cells(folder / "mixed.csv")["id"][29] == "9007199254741022"
     (folder / "bad.parquet").write_text("no")
     failed(run(folder / "bad.parquet", folder / "o.parquet"), 1)
+
+
+def test_spreadsheets(folder):
+    if importlib.util.find_spec("openpyxl") is None:
+        failed(run(folder / "in.csv", folder / "out.xlsx"), 1, "openpyxl", "pip install")
+        return
+    pd.DataFrame({"land": ["NA", "DE"] * 5, "x": [1.5, None] * 5}).to_excel(folder / "in.xlsx", index=False)
+    assert run(folder / "in.xlsx", folder / "out.xlsx").exit_code == 0
+    out = pd.read_excel(folder / "out.xlsx", keep_default_na=False)
+    assert list(out["land"]) == ["NA", "DE"] * 5 and out["x"].notna().all()
 
 
 def heed_interrupts():
@@ -165,7 +257,7 @@ def test_interrupted_leaves_nothing(folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(3000, 8))).mask(rng.random((3000, 8)) < 0.3)
     frame.to_csv(folder / "large.csv", index=False)
-    command = [sys.executable, "-c", "from rvi_nb.cli import main; main()", "impute", "large.csv", "out.csv", "--save-model", "m"]
+    command = [sys.executable, "-c", "from rvi_nb.cli.command import main; main()", "impute", "large.csv", "out.csv", "--save-model", "m"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     assert "holes" in process.stderr.readline()
     process.send_signal(signal.SIGINT)

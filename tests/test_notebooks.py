@@ -8,7 +8,7 @@ import pytest
 from nbdev.test import test_nb as run_notebook
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted(ROOT.glob("nbs/*.ipynb"))
+NOTEBOOKS = sorted(p for p in ROOT.glob("nbs/**/*.ipynb") if p.parent.name != "figures")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -1,6 +1,5 @@
 """The README is what index.ipynb says (its snippets run as a notebook in test_notebooks.py), and says what the report says; its commands, and CONTRIBUTING's, work."""
 
-import json
 import os
 import re
 import shlex
@@ -9,13 +8,17 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from rvi_nb.claims import load_claims
-from rvi_nb.reproduce import claims_table, datasets_table
+import rvi_nb
+from rvi_nb.report.claims import load_claims
+from rvi_nb.report.matrix import outcomes
+from rvi_nb.report.page import draw_verdicts
 
 ROOT = Path(__file__).parent.parent
+REPORT = ROOT / "reports" / "standard"
 README = (ROOT / "README.md").read_text()
 RVI = Path(sys.executable).with_name("rvi")
 GUIDES = README + (ROOT / "CONTRIBUTING.md").read_text()
@@ -27,41 +30,49 @@ def test_readme_is_made_from_the_index():
     assert made == README, "run make readme and commit"
 
 
-def agree(table: str, report: Path) -> bool:
-    "A table of verdicts has a row for each claim on the paper's figures, with its verdict and its counts; whether there was any."
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in re.sub(r"\[(fig\w\d)\]\([^)]*\)", r"\1", table).splitlines()
-        if re.match(r"\| fig\w\d", line)
+def test_its_verdicts_are_those_of_the_standard_report():
+    found = [c.verdict for file in REPORT.glob("fig[!S]*/claims.json") for c in load_claims(file)]
+    assert found
+    words = [
+        rf"Of {len(found)} claims {found.count('reproduced')} are \*reproduced\*",
+        *(rf"{found.count(v)} \*{v}\*" for v in ("partly", "contradicted", "inconclusive")),
     ]
-    claims = [c for file in sorted(report.glob("fig[!S]*/claims.json")) for c in json.loads(file.read_text())]
-    assert [row[:3] for row in rows] == [[c["figure"].split("_")[0], c["text"], c["verdict"]] for c in claims]
-    for row, claim in zip(rows, claims, strict=True):
-        assert row[3].startswith(f"holds in {claim['counts']['holds']} of {claim['counts']['n']} cells")
-        assert ("CONTRADICTED" in row[3]) == (claim["counts"]["contradicted"] > 0)
-    return bool(rows)
+    assert re.search(".*".join(words), README, re.DOTALL)
+    assert "computed with the previous version of the algorithm" in README  # until reports/standard is computed again
 
 
-def test_its_tables_equal_the_claims_of_the_standard_report():
-    assert agree(README, ROOT / "reports/standard") and datasets_table(ROOT / "reports/standard", "vad") in README
+def test_the_picture_at_its_top_is_up_to_date():
+    "Everything that comes before the first section is text and one picture, which is drawn from the claims of the standard report."
+    top = README.split("\n## ")[0]
+    assert re.findall(r"!\[[^\]]+\]\(([^)]+)\)", top) == ["reports/standard/verdicts.svg"]
+    assert (REPORT / "verdicts.svg").read_text() == draw_verdicts(REPORT), "write_page anew and commit"
+    fields = ElementTree.parse(REPORT / "verdicts.svg").iter("{http://www.w3.org/2000/svg}a")
+    assert {f.get("{http://www.w3.org/1999/xlink}href") for f in fields} == {f"#{r.id}-{r.dataset}" for r in outcomes(REPORT).itertuples()}
 
 
-def test_the_table_of_a_report(smoke):
-    assert agree(claims_table(smoke, "x"), smoke)
+def test_it_is_short_and_has_no_long_table():
+    assert len(README.encode()) < 16_000 and not re.search(r"(?m)(^\|.*\n){8}", README)
 
 
-@pytest.mark.parametrize("rival", ["vad", "vae"])
-def test_the_table_by_datasets_has_every_cell_once(rival, smoke):
-    claims = {f"{c.text} ({c.figure.split('_')[0]})": c.counts for file in smoke.glob("fig*/claims.json") for c in load_claims(file)}
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in datasets_table(smoke, rival).splitlines()]
-    assert head == ["", "Toy", "MNIST"] and len(rows) >= 8
-    for name, *cells in rows:
-        sums = [sum(int(m[1]) for cell in cells for m in re.finditer(pattern, cell)) for pattern in (r"(\d+) of", r"of (\d+)", r"contradicted in (\d+)")]
-        assert sums == [claims[name][k] for k in ("holds", "n", "contradicted")]
+def test_the_paper_is_cited():
+    paper = "2110.13422"
+    assert README.count(paper) >= 2 and paper in (ROOT / "CITATION.cff").read_text() and "Zadeh" in README
+
+
+def test_a_convolutional_decoder_in_ten_lines():
+    [example] = [block for block in re.findall(r"```[a-z]*\n(.*?)```", README, re.DOTALL) if "ConvTranspose2d" in block]
+    code = [line for line in example.splitlines() if line.strip() and not line.startswith(("from", "import", "print"))]
+    assert len(code) <= 10 and "Bernoulli()" in example and "stack(" in example
+
+
+def test_names_are_imported_from_the_top():
+    imported = {name.strip() for names in re.findall(r"(?m)^from rvi_nb import (.*)$", README) for name in names.split(",")}
+    assert {"RelayImputer", "fit", "stack", "Bernoulli"} <= imported <= set(rvi_nb.__all__) and not re.search(r"(?m)^from rvi_nb\.", README)
+    assert "variance=" not in README  # likelihoods are objects
 
 
 def test_every_file_it_points_at_exists():
-    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    targets = re.findall(r"\]\(([^)#]+)\)", README)  # of pictures too
     assert targets and not [t for t in targets if "://" not in t and not (ROOT / t).exists()]
 
 

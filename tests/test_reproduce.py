@@ -15,12 +15,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rvi_nb import runs as runs_module
-from rvi_nb.runs import MODELS, Run, Store, StoreError, ensure, product, results
+from rvi_nb.model.models import PAPER
+from rvi_nb.runs import schedule
+from rvi_nb.runs.run import Run, product
+from rvi_nb.runs.schedule import ensure
+from rvi_nb.runs.store import Store, StoreError, results
 
 ROOT = Path(__file__).parent.parent
 BASE = Run(dataset="toy", n_train=128, n_test=32, epochs=2)
-GRID = product(BASE, model=MODELS, rate=(0.1, 0.5), seed=range(2))
+GRID = product(BASE, model=PAPER, rate=(0.1, 0.5), seed=range(2))
 NUMBERS = ["train_loss", "test_loss", "imputation_loss"]
 
 
@@ -53,10 +56,10 @@ def csvs(out):
     return {p.relative_to(out): p.read_bytes() for p in sorted(out.rglob("*.csv"))}
 
 
-def test_killed_ten_times_and_resumed(undisturbed, tmp_path):
+def test_killed_six_times_and_resumed(undisturbed, tmp_path):
     reference, took = undisturbed
     moments = random.Random(0)
-    for _ in range(10):
+    for _ in range(6):
         process = rvi("reproduce", *FIGURES, "--profile", "smoke", "--out", tmp_path, start_new_session=True)
         try:
             process.wait(timeout=moments.uniform(0.1, 0.7) * took)
@@ -92,23 +95,22 @@ def test_two_drivers_on_one_store(undisturbed, tmp_path):
         assert db.execute("select max(times) from runs").fetchone()[0] == 1
 
 
-def test_a_failing_figure_does_not_stop_the_others(undisturbed, tmp_path, monkeypatch):
+def test_a_failing_figure_does_not_stop_the_others(undisturbed, tmp_path):
     import nbformat
 
-    from rvi_nb import reproduce as module
+    from rvi_nb.report import reproduce as module
 
     reference, _ = undisturbed
-    folder = tmp_path / "nbs" / "figures"
-    folder.mkdir(parents=True)
+    folder = tmp_path / "figures"
+    folder.mkdir()
     for name in ("fig02_convergence", "figA1_relay_form"):
         nb = nbformat.read(ROOT / "nbs" / "figures" / f"{name}.ipynb", 4)
         if name == "figA1_relay_form":
             nb.cells.append(nbformat.v4.new_code_cell("raise RuntimeError('on purpose')"))
         nbformat.write(nb, folder / f"{name}.ipynb")
-    monkeypatch.chdir(tmp_path)
     said = []
     out = tmp_path / "out"
-    fine = module.reproduce((), "smoke", out, reference / "runs.sqlite", jobs=2, say=said.append)
+    fine = module.reproduce((), "smoke", out, reference / "runs.sqlite", jobs=2, say=said.append, folder=folder)
     assert not fine and any("on purpose" in line for line in said)
     manifest = json.loads((out / "manifest.json").read_text())
     assert {name: f["status"] for name, f in manifest["figures"].items()} == {"fig02_convergence": "ok", "figA1_relay_form": "failed"}
@@ -135,18 +137,18 @@ def test_a_damaged_store_is_reported_and_left_alone(tmp_path, damage):
 
 def test_failed_groups_are_recorded_and_tried_again(tmp_path, monkeypatch):
     path = tmp_path / "runs.sqlite"
-    whole = runs_module.compute
+    whole = schedule.compute
 
-    def broken(runs, keep=False):
+    def broken(runs, keep=False, records=()):
         if runs[0].model == "vae":
             raise ZeroDivisionError("on purpose")
         return whole(runs, keep)
 
-    monkeypatch.setattr(runs_module, "compute", broken)
+    monkeypatch.setattr(schedule, "compute", broken)
     frame = ensure(GRID, path, jobs=0, progress=False)
     assert set(frame.model) == {"rvi", "vad"} and len(frame.attrs["failed"]) == 4
     assert all("on purpose" in error for error in frame.attrs["failed"].values())
-    monkeypatch.setattr(runs_module, "compute", whole)
+    monkeypatch.setattr(schedule, "compute", whole)
     assert len(ensure(GRID, path, jobs=0, progress=False)) == len(GRID)
 
 
@@ -157,9 +159,9 @@ def test_a_diverged_run_is_a_result(tmp_path):
 
 def test_leases_of_the_dead_do_not_count(tmp_path):
     store = Store(tmp_path / "runs.sqlite")
-    owner = runs_module._owner().split(" ")
+    owner = store.owner.split(" ")
     owner[1] = "999999999"
-    store.db.execute("insert into leases values (?, ?, ?)", (GRID[0].key, " ".join(owner), time.time() + 1000))
+    store.db.execute("insert into leases (key, owner, expires) values (?, ?, ?)", (GRID[0].key, " ".join(owner), time.time() + 1000))
     assert len(ensure(GRID[:1], store, jobs=0, progress=False)) == 1
 
 
@@ -176,7 +178,7 @@ def test_a_full_disk_is_reported_and_the_store_stays_whole(tmp_path):
         except OSError:
             pass
         with pytest.raises(StoreError, match="free some space"):
-            ensure(product(BASE, model=MODELS, rate=(0.1, 0.2, 0.3), seed=range(4)), store, jobs=0, progress=False)
+            ensure(product(BASE, model=PAPER, rate=(0.1, 0.2, 0.3), seed=range(4)), store, jobs=0, progress=False)
         (small / "filler").unlink()
         assert len(results(GRID[:2], Store(small / "runs.sqlite"))) == 2
         assert len(ensure(GRID, Store(small / "runs.sqlite"), jobs=0, progress=False)) == len(GRID)
@@ -236,7 +238,7 @@ def test_runs_and_export(undisturbed, tmp_path):
 
 
 def test_a_notebook_parameter_that_does_not_exist_is_an_error():
-    from rvi_nb.reproduce import read_figure
+    from rvi_nb.report.figures import read_figure
 
     with pytest.raises(ValueError, match="has no parameter speed"):
         read_figure(ROOT / "nbs" / "figures" / "fig02_convergence.ipynb", {"profile": "smoke", "speed": 3})
