@@ -15,10 +15,10 @@ from numba import njit
 from torch import Tensor
 
 from ..base.paths import compiled
-from .optim import _FAST, _check_adam
+from .optim import _check_adam
 
 # %% ../../nbs/model/05b_adam.ipynb #c017
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _adam_cpu(params, means, squares, grads, size, beta1, beta2, root, eps):  # each (R, P), size (R,)
     one, b1, b2 = params.dtype.type(1), params.dtype.type(beta1), params.dtype.type(beta2)
     root, eps = params.dtype.type(root), params.dtype.type(eps)
@@ -78,7 +78,7 @@ def coasts(
     return (np.sqrt(1 - b2**n) / (1 - b1**n) * (b1 / math.sqrt(b2)) ** j).sum(1)
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _pace_cpu(value, grad, means, squares, size, way, age1, age2, rest1, rest2, root, eps):  # (R, n) four times, (R,) twice
     tiny = value.dtype.type(1e-30)
     for r in range(value.shape[0]):

@@ -89,7 +89,7 @@ def _encoder_epoch(data, order, noise, batch, encoder, encoder_moments, net, mom
 @njit(cache=True)
 def _own_errors(data, rows, batch, net, place, cuts, own, ways):
     "Sum and number of errors of many rows with numbers of their own."
-    total, count, still = 0.0, 0, np.zeros((1, place.mean.shape[1]), np.float32)
+    total, count, still = 0.0, 0, np.zeros((0, place.mean.shape[1]), np.float32)
     for start in range(0, rows.shape[0], batch):
         part = rows[start : start + batch]
         _read_cpu(own[0], own[1], own[3], ways, part, place.local[: part.shape[0]])
@@ -238,7 +238,7 @@ class Settling:
 
     def errors(self, rows: Tensor) -> Tensor:  # (R, B) -> (2, R) float64
         "Sum and number of the elastic errors of the block where it is now."
-        pairs, still = [], np.zeros((1, self.places[0].mean.shape[1]), np.float32)
+        pairs, still = [], np.zeros((0, self.places[0].mean.shape[1]), np.float32)
         for r, place in enumerate(self.places):
             _put(place, still, rows.shape[1], self.moments[r][0], np.arange(rows.shape[1]))
             pairs.append(_look(self.rows[r], rows[r].numpy(), self.nets[r], place))

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from .decoder import MLP
-from .optim import _FAST
+from .objective import _fold
 from .posterior import Amortised, MeanField, Relay, _keep_top_cpu, _threshold
 
 # %% ../../nbs/model/06b_loops.ipynb #c005
@@ -31,7 +31,7 @@ class Net(NamedTuple):
     to_biases: tuple[np.ndarray, ...]
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _forward(net, z):  # z (B, i)
     "The outputs of all layers; that of the last is still without its bias."
     h = z
@@ -48,7 +48,7 @@ def _forward(net, z):  # z (B, i)
     return h
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's output, to_z (B, i) or empty
     "Gradients of the weights, of all biases but the last, and of z."
     g = slope
@@ -82,7 +82,7 @@ def net_of(mlp: MLP, run: int, batch: int) -> Net:
     return Net(len(mlp.weights), take(mlp.weights), take(mlp.biases), memory(), memory(), *to)
 
 # %% ../../nbs/model/06b_loops.ipynb #c009
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _slope(outputs, bias, x, mask, index, rows, precision, to_bias):  # outputs (B, d), overwritten; to_bias (d,) or empty
     learn = to_bias.shape[0] > 0
     if learn: to_bias[:] = 0
@@ -101,7 +101,7 @@ def _slope(outputs, bias, x, mask, index, rows, precision, to_bias):  # outputs 
                 out[j] = d if seen[j] else precision - precision
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _adam(value, grad, mean, square, size, beta1, beta2, root, eps):  # of one run, any shape
     p, g, m, v = value.reshape(-1), grad.reshape(-1), mean.reshape(-1), square.reshape(-1)
     one, b1, b2 = p.dtype.type(1), p.dtype.type(beta1), p.dtype.type(beta2)
@@ -166,7 +166,7 @@ def _keep_recalled(a, groups, n_kept, cuts, rows, kept, mask):  # cuts (N, group
             memory[:] = 0
 
 # %% ../../nbs/model/06b_loops.ipynb #c011
-@njit(cache=True, fastmath=_FAST, error_model="numpy", inline="always")
+@njit(cache=True, error_model="numpy", inline="always")
 def _exp(x):
     "e^x to the last bit but one, between e^-80 and e^80, without a call: so that a loop over it is vectorised."
     y = -80.0 if x < -80.0 else float(x)
@@ -194,9 +194,9 @@ class Place(NamedTuple):
     to_z: np.ndarray  # (batch, t) its gradient
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _put(place, noise, B, cuts, rows):  # noise (B or 1, t)
-    "Mean, standard deviation and a draw of z for the rows in `place.local`."
+@njit(cache=True, error_model="numpy")
+def _put(place, noise, B, cuts, rows):  # noise (B, t), (1, t) for all rows, or (0, t) for none
+    "Mean, standard deviation and a draw of z for the rows in `place.local`; without noise, z is the mean."
     k, t, half = place.relays.shape[0], place.mean.shape[1], place.mean.dtype.type(0.5)
     local, mean = place.local[:B], place.mean[:B]
     if k:
@@ -205,23 +205,30 @@ def _put(place, noise, B, cuts, rows):  # noise (B or 1, t)
     else:
         mean[:] = 0
     for i in range(B):
-        own, m, s, z, e = local[i], mean[i], place.scale[i], place.z[i], noise[i if noise.shape[0] > 1 else 0]
+        deviation, log_var, m, s, z = local[i, k : k + t], local[i, k + t :], mean[i], place.scale[i], place.z[i]
+        for j in range(t):  # one loop for each result: loops over few arrays are vectorised
+            m[j] += deviation[j]
+        if noise.shape[0] == 0:
+            z[:] = m
+            continue
+        e = noise[i if noise.shape[0] > 1 else 0]
         for j in range(t):
-            m[j] += own[k + j]
-            s[j] = _exp(half * own[k + t + j])
+            s[j] = _exp(half * log_var[j])
+        for j in range(t):
             z[j] = m[j] + s[j] * e[j]
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _pull(place, noise, B, learn):
     "Gradients of the rows' own numbers and of the relays."
     k, t, half, one = place.relays.shape[0], place.mean.shape[1], place.mean.dtype.type(0.5), place.mean.dtype.type(1)
     for i in range(B):
-        own, m, s, g, e = place.grad[i], place.mean[i], place.scale[i], place.to_z[i], noise[i if noise.shape[0] > 1 else 0]
+        deviation, log_var, m, s, g, e = place.grad[i, k : k + t], place.grad[i, k + t :], place.mean[i], place.scale[i], place.to_z[i], noise[i if noise.shape[0] > 1 else 0]
         for j in range(t):
             m[j] += g[j]
-            own[k + j] = m[j]
-            own[k + t + j] = half * (s[j] * s[j] + g[j] * e[j] * s[j] - one)
+            deviation[j] = m[j]
+        for j in range(t):
+            log_var[j] = half * (s[j] * s[j] + g[j] * e[j] * s[j] - one)
     if k:
         np.dot(place.mean[:B], place.relays.T, place.to_kept[:B])
         if learn: np.dot(place.kept[:B].T, place.mean[:B], place.to_relays)
@@ -248,7 +255,7 @@ class Rows(NamedTuple):
     index: np.ndarray  # type: ignore[assignment]  # (N,)
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _encode(encoder, data, rows, batch, noise, place):  # batch (B, d) is written
     "The batch with zeros at the holes, and where the encoder puts it."
     B, t, half, zero = rows.shape[0], place.mean.shape[1], place.mean.dtype.type(0.5), data.x.dtype.type(0)
@@ -261,11 +268,13 @@ def _encode(encoder, data, rows, batch, noise, place):  # batch (B, d) is writte
         both, m, s, z, e = out[i], place.mean[i], place.scale[i], place.z[i], noise[i]
         for j in range(t):
             m[j] = both[j] + bias[j]
+        for j in range(t):
             s[j] = _exp(half * (both[t + j] + bias[t + j]))
+        for j in range(t):
             z[j] = m[j] + s[j] * e[j]
 
 
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _pull_encoder(encoder, place, noise, B):
     "The gradient at the encoder's output, in its place, and of its last bias."
     t, half, one, total = place.mean.shape[1], place.mean.dtype.type(0.5), place.mean.dtype.type(1), encoder.to_biases[encoder.depth - 1][0]
@@ -275,23 +284,25 @@ def _pull_encoder(encoder, place, noise, B):
         both, m, s, g, e = out[i], place.mean[i], place.scale[i], place.to_z[i], noise[i]
         for j in range(t):
             both[j] = g[j] + m[j]
+        for j in range(t):
             both[t + j] = half * (s[j] * s[j] + g[j] * e[j] * s[j] - one)
         for j in range(2 * t):
             total[j] += both[j]
     return out
 
 # %% ../../nbs/model/06b_loops.ipynb #e002
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _elastic(outputs, bias, x, mask, index, rows):  # outputs (B, d) without their bias
+@njit(cache=True)
+def _elastic(outputs, bias, x, mask, index, rows):  # outputs (B, d) without their bias, overwritten
     "The sum of |d| + d^2 over observed entries, and their number."
     total, count, zero = 0.0, 0, outputs.dtype.type(0)
     for i in range(rows.shape[0]):
-        values, seen, out, s, c = x[index[rows[i]]], mask[rows[i]], outputs[i], zero, np.int32(0)
+        values, seen, out, c = x[index[rows[i]]], mask[rows[i]], outputs[i], np.int32(0)
         for j in range(out.shape[0]):
             d = abs(out[j] + bias[j] - values[j])
-            s += d + d * d if seen[j] else zero
+            out[j] = d + d * d if seen[j] else zero
+        for j in range(out.shape[0]):
             c += np.int32(seen[j])
-        total, count = total + s, count + int(c)
+        total, count = total + _fold(out), count + int(c)
     return total, count
 
 

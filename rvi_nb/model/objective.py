@@ -36,19 +36,32 @@ def elbo(
     return likelihood.log_prob(outputs, x, mask) - posterior.divergence(q, z)
 
 # %% ../../nbs/model/04_objective.ipynb #c013
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(cache=True)
+def _fold(row):  # (d,) is overwritten
+    "The sum of a row, added up in an order that never changes: its second half onto its first, until one number is left."
+    n = row.shape[0]
+    while n > 1:
+        half = (n + 1) // 2
+        first, second = row[: n - half], row[half:n]
+        for j in range(first.shape[0]):
+            first[j] += second[j]
+        n = half
+    return row[0] if row.shape[0] else row.dtype.type(0)
+
+
+@njit(cache=True)
 def _elastic_cpu(xhat, x, mask, index, rows, hidden, total, count):
+    errors, zero = np.empty(x.shape[1], x.dtype), x.dtype.type(0)
     for i in range(rows.size):
         r, b = i // rows.shape[1], i % rows.shape[1]
-        n = rows[r, b]
+        n, c = rows[r, b], np.int32(0)
         values, seen, mean = x[index[r, n]], mask[r, n], xhat[r, b]
-        zero, c = x.dtype.type(0), np.int32(0)
-        s = zero
-        for j in range(x.shape[1]):
-            d, chosen = abs(mean[j] - values[j]), seen[j] != hidden
-            s += d + d * d if chosen else zero
-            c += np.int32(chosen)
-        total[r, b], count[r, b] = s, c
+        for j in range(errors.shape[0]):
+            d = abs(mean[j] - values[j])
+            errors[j] = d + d * d if seen[j] != hidden else zero
+        for j in range(errors.shape[0]):
+            c += np.int32(seen[j] != hidden)
+        total[r, b], count[r, b] = _fold(errors), c
 
 # %% ../../nbs/model/04_objective.ipynb #c015
 def elastic_sums(

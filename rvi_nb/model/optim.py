@@ -56,10 +56,7 @@ class Coasting:
         advance_ways(self.ways, self.powers, self.step, lr, *self.betas)
 
 # %% ../../nbs/model/05_optim.ipynb #c010
-_FAST = {"contract", "arcp", "nsz"}  # no NaN or reassociation assumptions: a diverged run must stay visibly diverged
-
-
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _read_cpu(anchors, directions, last, ways, places, out):  # (RN, W) twice, (RN,), (R, steps), (n,) -> out (n, W)
     n_rows = anchors.shape[0] // ways.shape[0]
     for i in range(places.shape[0]):
@@ -69,7 +66,7 @@ def _read_cpu(anchors, directions, last, ways, places, out):  # (RN, W) twice, (
             value[j] = p[j] - way * d[j]
 
 # %% ../../nbs/model/05_optim.ipynb #c011
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _visit_cpu(anchors, directions, widths, last, ways, ages, places, step, lr, beta1, beta2, eps, coast, grad):  # grad (n, W)
     one, tiny, floor = grad.dtype.type(1), grad.dtype.type(1e-30), grad.dtype.type(eps)
     b1, b2, n_rows = grad.dtype.type(beta1), grad.dtype.type(beta2), anchors.shape[0] // ways.shape[0]
