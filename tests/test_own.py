@@ -2,15 +2,17 @@
 
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import lightning
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rvi_nb
 from rvi_nb import Bernoulli, Categorical, Gaussian, MeanField, Relay, RelayEmbedding, RelayVI, RowAdam, fit, incomplete, mcar, stack
@@ -97,43 +99,84 @@ def test_a_loop_of_ones_own_learns_what_fit_learns(posterior, likelihood):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_a_loader_and_a_trainer_get_the_same_as_the_loop():
-    "A trainer knows nothing but parameters, a training step that gives a loss, and optimisers."
+class Order:
+    "Rows in the order of `fit` and `row_batches`; torch's RandomSampler draws twice in every epoch."
 
-    class Module(nn.Module):
+    def __init__(self):
+        self.generator = generator(0, "shuffle")
+
+    def __iter__(self):
+        return iter(torch.randperm(N, generator=self.generator).tolist())
+
+    def __len__(self):
+        return N
+
+
+class Module(lightning.LightningModule):
+    "As in the chapter."
+
+    def __init__(self):
+        super().__init__()
+        self.vi, self.automatic_optimization = model(), False
+
+    def configure_optimizers(self):
+        return list(self.vi.optimizers(LR))
+
+    def training_step(self, batch):
+        for opt in self.optimizers():
+            opt.zero_grad()
+        self.manual_backward(-self.vi.elbo(*batch).sum())
+        for opt in self.optimizers():
+            opt.step()
+
+
+def train(module, batches, epochs, folder, resume=None):
+    "What Lightning makes of a module."
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", enable_checkpointing=False)
+    trainer = lightning.Trainer(max_epochs=epochs, default_root_dir=folder, **quiet)
+    trainer.fit(module, batches, ckpt_path=resume)
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_gets_the_same_as_the_loop(tmp_path):
+    module = Module()
+    train(module, DataLoader(TensorDataset(torch.arange(N), X, MASK), BATCH, sampler=Order()), 3, tmp_path)
+    expected = own_loop(3)[0].state_dict()
+    for name, value in module.vi.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_learns_what_fit_learns(tmp_path):
+    "Given the order and the noise of fit, up to rounding."
+
+    class Batches(IterableDataset):
         def __init__(self):
-            super().__init__()
-            self.vi = model()
-
-        def training_step(self, batch):
-            return -self.vi.elbo(*batch).sum()
-
-        def configure_optimizers(self):
-            return list(self.vi.optimizers(LR))
-
-    def train(module, loader, epochs):
-        optimizers = module.configure_optimizers()
-        for _ in range(epochs):
-            for batch in loader:
-                for opt in optimizers:
-                    opt.zero_grad()
-                module.training_step(batch).backward()
-                for opt in optimizers:
-                    opt.step()
-
-    class Order:  # as fit shuffles; torch's RandomSampler draws twice in every epoch
-        def __init__(self):
-            self.generator = generator(0, "shuffle")
+            self.order, self.stream = generator(0, "shuffle"), generator(0, "noise")
 
         def __iter__(self):
-            return iter(torch.randperm(N, generator=self.generator).tolist())
+            parts = torch.randperm(N, generator=self.order).split(BATCH), torch.randn(N, LATENT, generator=self.stream).split(BATCH)
+            return ((i, X[i], MASK[i], noise) for i, noise in zip(*parts, strict=True))
 
-        def __len__(self):
-            return N
+    module, net = Module(), network()
+    train(module, DataLoader(Batches(), batch_size=None), 4, tmp_path)
+    learned = fit(Relay(LATENT, GROUPS), net, incomplete(X, MASK), 4, Gaussian(0.1), LR, batch_size=BATCH)
+    torch.testing.assert_close(module.vi.rows.weight, learned.local[0], rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(module.vi.decoder.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
-    data, module = TensorDataset(torch.arange(N), X, MASK), Module()
-    train(module, DataLoader(data, BATCH, sampler=Order()), 3)
-    assert torch.equal(module.vi.rows.weight, own_loop(3)[0].rows.weight)
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_resumes_bit_for_bit(tmp_path):
+    batches = DataLoader(TensorDataset(torch.arange(N), X, MASK), BATCH)
+    through, first, resumed = Module(), Module(), Module()
+    train(through, batches, 4, tmp_path)
+    train(first, batches, 2, tmp_path).save_checkpoint(tmp_path / "half.ckpt")
+    train(resumed, batches, 4, tmp_path, tmp_path / "half.ckpt")
+    assert not torch.equal(first.vi.rows.weight, through.vi.rows.weight)
+    for name, value in through.vi.state_dict().items():
+        assert torch.equal(value, resumed.vi.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -220,6 +263,20 @@ def test_compiled_parts_give_the_same():
     torch.testing.assert_close(torch.compile(whole.elbo, backend="eager")(i, X[:6]), expected, rtol=0, atol=0)
     net = torch.compile(network().each[0], backend="eager")
     torch.testing.assert_close(RelayVI(net, Gaussian(0.1), N, Relay(LATENT, GROUPS)).elbo(i, X[:6]), expected)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")
+def test_a_decoder_that_is_really_compiled_learns_the_same():
+    plain, compiled = (nn.Sequential(nn.Linear(LATENT, 16), nn.Tanh(), nn.Linear(16, D)) for _ in range(2))
+    compiled.load_state_dict(plain.state_dict())
+    losses = []
+    for net in (plain, torch.compile(compiled)):
+        vi = RelayVI(net, Gaussian(0.1), N, Relay(LATENT, GROUPS))
+        losses.append(own_loop(2, vi)[1])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert not torch.equal(compiled[0].weight, network().each[0][0].weight), "the module that was given has learned"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
 
 
 def test_less_than_float32_is_refused_before_anything_is_multiplied():

@@ -149,6 +149,7 @@ def log_evidence(
     likelihood: Likelihood,
     k: int = 500,  # draws
     seed: int = 0,  # of them
+    noise: Sequence[Tensor] | None = None,  # k of (R, B, t), standard normal, if they are not to come from the seed
 ) -> Tensor:  # (R, B)
     "log p of the observed values of each row: a lower bound, the closer the more draws."
     check_prior(posterior)
@@ -156,8 +157,9 @@ def log_evidence(
     x, mask = data.batch(_all(data))  # (R, B, d)
     gens, weights = [generator(seed, "importance", s) for s in posterior.seeds], []
     with mode(False, decoder, likelihood):
-        for _ in range(k):
-            z = posterior.draw(q, torch.stack([torch.randn(q.batch_shape[1:], generator=g) for g in gens]).to(x))  # (R, B, t)
+        for i in range(k):
+            drawn = torch.stack([torch.randn(q.batch_shape[1:], generator=g) for g in gens]) if noise is None else noise[i]
+            z = posterior.draw(q, drawn.to(x))  # (R, B, t)
             prior = -0.5 * (z.square() + math.log(2 * math.pi)).sum(-1)
             weights.append(likelihood.log_prob(decoder(z), x, mask) + prior - q.log_prob(z).sum(-1))
     return torch.stack(weights).logsumexp(0) - math.log(k)
