@@ -25,8 +25,11 @@ from torch import Tensor
 from .calibration import USUAL_VARIANCE, best_variance, look_back, pilot_errors
 from .columns import Column, encode_frame, fill, study_frame
 from .ensemble import POSTERIORS, Design, Effort, Ensemble, Training, learn, named
+from .parts import check_objects, pack_part, restricted, unpack_params
 from .storage import opened, pack_columns, read_description, read_parts, unpack_columns, write_model
 from .units import Units, explain_text
+from ..model.likelihood import Likelihood
+from ..model.posterior import Posterior
 
 # %% ../../nbs/impute/04b_base.ipynb #c007
 LARGE = 100_000  # no size is larger
@@ -90,12 +93,22 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
     "Has units and an ensemble."
 
     n_models = 1  # of the encoder; a parameter of the imputer
+    likelihood: Likelihood | None = None  # of the imputer: what the kinds of columns say; a parameter of the encoder
     kinds_: list[Column] | None  # of a data frame's columns; None for an array
     _parameter_constraints: ClassVar[dict[str, list]] = _CONSTRAINTS
 
     def _part(self, kind: type[Part], **more: Any) -> Part:
         "A part as the parameters say."
         return kind(**{f.name: getattr(self, f.name) for f in fields(kind) if hasattr(self, f.name) and f.name not in more}, **more)
+
+    def _design(self, n_features: int, counts: tuple[int, ...]) -> Design:
+        "What the models are made of, for so many columns."
+        latent = self.posterior.latent if isinstance(self.posterior, Posterior) else self.latent
+        return self._part(Design, n_features=n_features, counts=counts, latent=latent, given=self.likelihood)
+
+    def _as_is(self, n_features: int) -> np.ndarray | bool:  # (d,)
+        "Which columns stay as they are, because the likelihood wants them so."
+        return restricted(self.likelihood, n_features) if self.likelihood is not None and n_features else False
 
     def _table(self, X: Any, reset: bool = False) -> Table:
         "`X` as its kinds of columns say, which are found out in `fit`."
@@ -153,35 +166,40 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
         y: None = None,  # ignored
     ) -> Self:
         "Learn from the observed cells of `X`."
+        check_objects(self.posterior, self.likelihood, self.variance)
         table = self._table(X, reset=True)
         units = Units.fit(table.x, table.seen, None if self.kinds_ is None else [len(column.values) for column in self.kinds_])
-        self.units_ = replace(units, holes=np.any(table.holes, axis=0))
+        if self.likelihood is not None and units.coded.any():
+            raise ValueError(f"likelihood must be None for a table with categories, got {self.likelihood!r}; columns says which columns are to be read as numbers")
+        self.units_ = replace(units, holes=np.any(table.holes, axis=0), as_is=self._as_is(units.n_features))
         pilot_seed, *seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_models + 1).tolist()
+        if isinstance(self.posterior, Posterior): seeds = self.posterior.seeds
         self._learn(*self.units_.standardise(table.x, table.seen), pilot_seed, tuple(seeds))
         return self
 
     def _learn(self, x: Tensor, seen: Tensor, pilot_seed: int, seeds: tuple[int, ...]) -> None:  # both (n, d)
         "Choose the variance, learn the models, and measure how far off they are."
-        design, training, effort = self._part(Design, n_features=self.units_.n_features, counts=self.units_.counts), self._part(Training), self._part(Effort)
+        design, training, effort = self._design(self.units_.n_features, self.units_.counts), self._part(Training), self._part(Effort)
         variance = USUAL_VARIANCE if self.variance == "auto" else float(self.variance)
         self.ensemble_ = Ensemble(design, seeds, variance, {}, np.zeros(0))
         self.held_out_error_, self.n_epochs_, self.held_out_curve_, self.column_errors_ = np.nan, 0, np.zeros(0), np.full(self.n_features_in_, np.nan)
         if not design.n_features: return
-        if self.variance == "auto":
-            self.pilot_errors_ = pilot_errors(design, x, seen, pilot_seed, training, effort)
+        if self.variance == "auto" and self.likelihood is None:
+            pilot = replace(design, posterior="relay") if isinstance(design.posterior, Posterior) else design  # an object is for one model; pilots are many
+            self.pilot_errors_ = pilot_errors(pilot, x, seen, pilot_seed, training, effort)
             variance = best_variance(self.pilot_errors_)
-        parts = design.build(seeds)
-        watch = learn(parts, x, seen, design.likelihood(variance), training)
-        learned = Ensemble(design, seeds, variance, {name: t.cpu().numpy() for name, t in named(parts).items()}, np.zeros(design.n_features))
+        parts, likelihood = design.build(seeds), design.likelihood(variance)
+        watch = learn(parts, x, seen, likelihood, training)
+        learned = Ensemble(design, seeds, variance, {name: t.cpu().numpy() for name, t in named(parts, likelihood).items()}, np.zeros(design.n_features))
         findings = look_back(learned, x, seen, watch, pilot_seed, effort)
         self.ensemble_ = replace(learned, noise=findings.noise, chain=findings.chain)
-        self.column_errors_[~self.units_.empty] = findings.errors * np.where(self.units_.coded, 1, self.units_.columns.scale)
+        self.column_errors_[~self.units_.empty] = findings.errors * np.where(self.units_.plain, 1, self.units_.columns.scale)
         self.held_out_error_, self.n_epochs_, self.held_out_curve_ = float(watch.best[0]), int(watch.best_epoch[0]), np.concatenate(watch.curve)
 
     @property
     def variance_(self) -> float:
-        "The variance of the likelihood, as given or chosen."
-        return self.ensemble_.variance
+        "The variance of the likelihood, as given or chosen; NaN for a likelihood that was given."
+        return self.ensemble_.variance if self.ensemble_.design.given is None else np.nan
 
     def score(
         self,
@@ -225,9 +243,9 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
         self,
         path: str | Path,  # of the file; an existing one is replaced
     ) -> None:
-        "Store the fitted estimator. Callbacks are code, and are not stored."
+        "Store the fitted estimator. Callbacks are code, and are not stored; neither is a posterior or likelihood of another class than this package's own."
         check_is_fitted(self)
-        params = {k: v for k, v in self.get_params(deep=False).items() if k != "callbacks"}
+        params = {k: pack_part(v, k) for k, v in self.get_params(deep=False).items() if k != "callbacks"}
         params["random_state"] = int(self.random_state) if isinstance(self.random_state, Integral) else None
         names = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         about = {"params": params, "held_out_error": self.held_out_error_, "n_epochs": self.n_epochs_, "feature_names": names,
@@ -242,13 +260,16 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
         "The estimator that was stored in a file."
         with opened(path) as file:
             about = read_description(file, cls.__name__)
-            self = cls(**about["params"])
+            n = about["n_features"]
+            with torch.device("meta"): self = cls(**unpack_params(about["params"], n))  # objects without memory, until the file is known to hold what fits them
             self._validate_params()
+            check_objects(self.posterior, self.likelihood, self.variance)
             self.n_features_in_, self.held_out_error_, self.n_epochs_ = about["n_columns"], about["held_out_error"], about["n_epochs"]
             if about["feature_names"] is not None: self.feature_names_in_ = np.array(about["feature_names"], dtype=object)
             self.kinds_, self.column_errors_ = unpack_columns(about["columns"], about["counts"]), np.array(about["column_errors"])
-            design = self._part(Design, n_features=about["n_features"], counts=tuple(about["counts"]))
-            self.units_, self.ensemble_ = read_parts(file, about, self.n_models, design)
+            units, ensemble = read_parts(file, about, self.n_models, self._design(n, tuple(about["counts"])))
+            self.set_params(**unpack_params(about["params"], n))
+            self.units_, self.ensemble_ = replace(units, as_is=self._as_is(n)), replace(ensemble, design=self._design(n, tuple(about["counts"])))
         return self
 
     def __sklearn_tags__(self):

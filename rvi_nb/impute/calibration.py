@@ -109,8 +109,8 @@ def look_back(
     visible = seen[rows] & ~held  # (R, w, d)
     guess, own, start = (torch.zeros(held.shape) for _ in range(3))
     for part, q, network in ensemble.posteriors(x[rows], visible, effort):
-        size, outputs = part.stop - part.start, torch.stack([network(q.loc + q.scale * torch.randn(q.loc.shape, generator=gen).to(q.loc)) for _ in range(8)])
-        guess[:, part] = torch.stack([average(likelihood, alone[None]) for alone in network(q.loc)]).float().cpu()[:, :size]
+        size, outputs = part.stop - part.start, torch.stack([network(q.mean + q.stddev * torch.randn(q.mean.shape, generator=gen).to(q.mean)) for _ in range(8)])
+        guess[:, part] = torch.stack([average(likelihood, alone[None]) for alone in network(q.mean)]).float().cpu()[:, :size]
         own[:, part], start[:, part] = likelihood.mean(outputs).var(0).cpu()[:, :size], likelihood.sample(outputs[0], gen).cpu()[:, :size]
     coded, noise = np.array(ensemble.design.counts or [0] * x.shape[1]) > 0, np.zeros(x.shape[1])
     error, *rest = (t[..., ~coded] for t in ((guess - x[rows]).square(), own, guess, held, ~visible))

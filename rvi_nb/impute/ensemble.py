@@ -8,6 +8,7 @@ __all__ = ['POSTERIORS', 'INFERENCE_RATE', 'BLOCK', 'likelihood', 'Design', 'nam
 
 # %% ../../nbs/impute/02_ensemble.ipynb #c002
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +21,14 @@ from ..base.random import generator
 from .joint import Chain
 from .stopping import Watch, hold_out
 from .units import FAR
-from ..model.decoder import MLP, Decoder, steady
+from ..model.decoder import MLP, Decoder, decoder, steady
 from ..model.fit import Epoch, fit
 from ..model.infer import infer
 from ..model.likelihood import Categorical, Gaussian, Likelihood, Mixed
 from ..model.missing import incomplete
 from ..model.models import Parts, Settings, get_model
-from ..model.posterior import MeanField, Posterior, Relay, kl
+from ..model.own import check_prior
+from ..model.posterior import MeanField, Posterior, Relay
 
 # %% ../../nbs/impute/02_ensemble.ipynb #c005
 POSTERIORS = {"relay": "rvi", "meanfield": "vad", "amortised": "vae"}  # what users of tables call the models
@@ -46,23 +48,25 @@ def likelihood(
 @dataclass(frozen=True)
 class Design:
     "What every model of an ensemble is made of."
-    posterior: str  # one of POSTERIORS
+    posterior: str | Posterior  # one of POSTERIORS, or a posterior for a single model
     n_features: int  # columns that the models get
     latent: int  # dimensions of z
     groups: Sequence[int]  # of the relay
     ratio: float  # of the relay
     hidden: Sequence[int]  # layers of the decoder
     counts: tuple[int, ...] = ()  # categories of each column, 0 for a number; (): numbers only
+    given: Likelihood | None = None  # the likelihood of all columns; None: what their kinds say
 
     def likelihood(self, variance: float | Sequence[float]) -> Likelihood:
         "What the decoders' outputs mean; the variance is for all models, or one for each."
-        return likelihood(variance, self.counts)
+        return likelihood(variance, self.counts) if self.given is None else deepcopy(self.given)
 
     def build(self, seeds: Sequence[int]) -> Parts:
         "A posterior and a decoder for each seed, not yet learned."
         settings = Settings(self.latent, tuple(self.hidden), tuple(self.groups), self.ratio)
         with torch.device("cpu"): likelihood = self.likelihood(1.0)
-        parts = get_model(POSTERIORS[self.posterior]).build(settings, self.n_features, seeds, likelihood)
+        if isinstance(self.posterior, Posterior): parts: Parts = deepcopy(self.posterior), decoder(likelihood.n_outputs(self.n_features), settings.hidden, self.latent, seeds)
+        else: parts = get_model(POSTERIORS[self.posterior]).build(settings, self.n_features, seeds, likelihood)
         for part in (*parts[0].modules(), *parts[1].modules()):
             if isinstance(part, MLP): part.product = steady
         return parts
@@ -70,14 +74,14 @@ class Design:
     def shapes(self, n_models: int) -> dict[str, tuple[int, ...]]:
         "The shapes of the weights by name."
         if not self.n_features: return {}
-        with torch.device("meta"): one = named(self.build([0]))
+        with torch.device("meta"): one = named(self.build([0]), self.given)
         return {name: (n_models, *tensor.shape[1:]) for name, tensor in one.items()}
 
 
-def named(parts: Parts) -> dict[str, Tensor]:  # each (R, ...)
-    "The weights of models by name."
-    posterior, network = parts
-    return {**{f"decoder.{k}": v for k, v in network.state_dict().items()}, **{f"posterior.{k}": v for k, v in posterior.state_dict().items()}}
+def named(parts: Parts, likelihood: Likelihood | None = None) -> dict[str, Tensor]:  # each (R, ...)
+    "The weights of models by name, and what a likelihood has learned."
+    weights = {f"{prefix}.{k}": v for prefix, part in (("decoder", parts[1]), ("posterior", parts[0])) for k, v in part.state_dict().items()}
+    return weights | {f"likelihood.{k}": v.detach() for k, v in (likelihood.named_parameters() if likelihood else ())}
 
 # %% ../../nbs/impute/02_ensemble.ipynb #c010
 @dataclass(frozen=True)
@@ -110,10 +114,10 @@ def learn(
     watch = Watch(rows.to(t.device), held.to(t.device), kinds, t.patience, tuple(t.callbacks or ()))
     fit(posterior, network, incomplete(x, mask), t.max_epochs, likelihood, t.lr, t.posterior_lr, sample=1, on_epoch=watch,
         batch_size=t.batch_size or min(256, max(32, len(x) // 16)), progress=bool(t.verbose), device=t.device)
-    if not all(kept.isfinite().all() for kept in watch.kept) or (held.any() and not (watch.best < FAR**2).any()):
+    if not all(kept.isfinite().all() for kept in watch.kept) or (held.any() and not (watch.best < FAR**2 * max(1.0, x[seen].square().mean().item())).any()):
         raise ValueError(f"learning diverged: lr must be smaller than {t.lr:g}, or posterior_lr than {t.posterior_lr:g}")
     with torch.no_grad():
-        for p, kept in zip([*network.parameters(), *posterior.parameters()], watch.kept, strict=True): p.copy_(kept)
+        for p, kept in zip([*network.parameters(), *posterior.parameters(), *likelihood.parameters()], watch.kept, strict=True): p.copy_(kept)
     return watch
 
 # %% ../../nbs/impute/02_ensemble.ipynb #c014
@@ -123,7 +127,7 @@ BLOCK = 256  # rows whose posteriors are found at a time
 
 def finder(posterior: Posterior) -> Posterior:
     "What finds the posteriors of new rows: for a relay, a free mean and variance."
-    return MeanField(posterior.latent, posterior.seeds) if isinstance(posterior, Relay) else posterior
+    return MeanField(posterior.latent, posterior.seeds) if isinstance(posterior, Relay) and type(posterior).divergence is Posterior.divergence else posterior
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,10 @@ class Ensemble:
 
     @property
     def likelihood(self) -> Likelihood:
-        "What the decoders' outputs mean."
-        return self.design.likelihood(self.variance)
+        "What the decoders' outputs mean, as learned."
+        result, prefix = self.design.likelihood(self.variance), "likelihood."
+        result.load_state_dict({k.removeprefix(prefix): torch.from_numpy(v) for k, v in self.weights.items() if k.startswith(prefix)}, strict=False)
+        return result.requires_grad_(False)
 
     def models(self, device: str = "cpu") -> Parts:
         "The learned models, frozen."
@@ -184,14 +190,14 @@ class Ensemble:
     def codes(self, x: Tensor, seen: Tensor, effort: Effort) -> np.ndarray:  # (R, n, t)
         "The means of the rows' posteriors."
         result = np.zeros((len(self.seeds), len(x), self.design.latent), np.float32)
-        for rows, q, _ in self.posteriors(x, seen, effort): result[:, rows] = q.loc[:, : rows.stop - rows.start].cpu().numpy()
+        for rows, q, _ in self.posteriors(x, seen, effort): result[:, rows] = q.mean[:, : rows.stop - rows.start].cpu().numpy()
         return result
 
     def means(self, x: Tensor, seen: Tensor, effort: Effort) -> np.ndarray:  # (n, d) float64
         "What the models make of the posterior means, on average."
         result = np.zeros((len(x), self.design.n_features))
         for rows, q, network in self.posteriors(x, seen, effort):
-            result[rows] = average(self.likelihood, network(q.loc))[: rows.stop - rows.start].cpu().numpy()
+            result[rows] = average(self.likelihood, network(q.mean))[: rows.stop - rows.start].cpu().numpy()
         return result
 
     def draws(self, x: Tensor, seen: Tensor, n_draws: int, random_state: int, effort: Effort) -> np.ndarray:  # (n_draws, n, d) float64
@@ -211,11 +217,13 @@ class Ensemble:
     def elbo(self, x: Tensor, seen: Tensor, effort: Effort) -> float:
         "The mean ELBO of the rows' observed cells."
         total, noise = 0.0, torch.stack([torch.randn(16, 1, self.design.latent, generator=generator(s, "score")) for s in self.seeds])
+        if not self.design.n_features: return 0.0
+        posterior, likelihood = finder(self.models(effort.device)[0]), self.likelihood.to(effort.device)
         for rows, q, network in self.posteriors(x, seen, effort):
-            n, (values, known) = rows.stop - rows.start, (t[rows].to(q.loc.device).expand(len(q.loc), -1, -1) for t in (x, seen))
-            guesses = [network(q.loc + q.scale * e.to(q.loc))[:, :n] for e in noise.unbind(1)]
-            fits = [self.likelihood.log_prob(guess, values, known) for guess in guesses]  # each (R, n)
-            total += float((torch.stack(fits).mean(0) - kl(q)[:, :n]).mean(0).sum())
+            n, (values, known) = rows.stop - rows.start, (t[rows].to(effort.device).expand(len(self.seeds), -1, -1) for t in (x, seen))
+            codes = [posterior.draw(q, e.to(q.mean)) for e in noise.unbind(1)]
+            bounds = [likelihood.log_prob(network(z)[:, :n], values, known) - posterior.divergence(q, z)[:, :n] for z in codes]  # each (R, n)
+            total += float(torch.stack(bounds).mean((0, 1)).sum())
         return total / len(x)
 
     def decode(self, z: Tensor, device: str = "cpu") -> Tensor:  # (R or 1, n, t) -> (R, n, outputs)
@@ -230,6 +238,8 @@ class Ensemble:
         z = torch.randn(n, self.design.latent, generator=gen).expand(n_models, -1, -1)
         which = torch.randint(n_models, (n,), generator=gen)
         outputs = self.decode(z, device)[which, torch.arange(n)][None]
+        if isinstance(self.design.posterior, Posterior): check_prior(self.design.posterior)
+        if self.design.given is not None: return self.likelihood.sample(outputs, gen)[0].double().numpy()
         x = np.where(np.array(self.design.counts or [0]) > 0, self.likelihood.sample(outputs, gen)[0], self.likelihood.mean(outputs)[0])
         return x + torch.randn(x.shape, generator=gen, dtype=torch.float64).numpy() * self.noise
 

@@ -20,9 +20,12 @@ from sklearn.utils._set_output import _get_output_config, _wrap_data_with_contai
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from .base import _CONSTRAINTS, SIZE, Table, _RelayEstimator
+from .codes import code_draws, code_spread, log_densities
 from .columns import fill
 from .ensemble import Effort, average
-from ..model.fit import Epoch
+from ..model.fit import Epoch, check_whole
+from ..model.likelihood import Likelihood
+from ..model.posterior import Posterior
 
 # %% ../../nbs/impute/05_estimators.ipynb #c013
 class RelayImputer(_RelayEstimator):
@@ -141,10 +144,13 @@ class RelayImputer(_RelayEstimator):
 class RelayEncoder(ClassNamePrefixFeaturesOutMixin, _RelayEstimator):
     "Represents rows of a table, holes allowed, by the means of their posteriors."
 
+    _parameter_constraints: ClassVar[dict[str, list]] = {**_CONSTRAINTS, "posterior": [*_CONSTRAINTS["posterior"], Posterior], "likelihood": [Likelihood, None]}
+
     def __init__(
         self,
-        posterior: str = "relay",  # relay (RVI), meanfield (VAD) or amortised (VAE)
+        posterior: str | Posterior = "relay",  # relay (RVI), meanfield (VAD) or amortised (VAE); or an object for a single run, which has its own latent, groups, ratio and seed
         *,
+        likelihood: Likelihood | None = None,  # of columns of numbers: where it takes any, they are standardised, else as they are; None: normal, and categories of a frame
         columns: str | Mapping[Any, str] = "auto",  # kinds of a data frame's columns: inferred, given for some by name, or "number" for all
         missing_values: float = np.nan,  # what marks a hole
         latent: int = 16,  # dimensions of z: the columns of `transform`
@@ -164,7 +170,8 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, _RelayEstimator):
         random_state: int | np.random.RandomState | None = 0,  # None: different every time
         verbose: bool = False,  # show progress
     ):
-        self.posterior, self.columns, self.missing_values, self.latent, self.groups, self.ratio = posterior, columns, missing_values, latent, groups, ratio
+        self.posterior, self.likelihood, self.columns, self.missing_values = posterior, likelihood, columns, missing_values
+        self.latent, self.groups, self.ratio = latent, groups, ratio
         self.hidden, self.variance, self.max_epochs, self.patience, self.held_out = hidden, variance, max_epochs, patience, held_out
         self.lr, self.posterior_lr, self.batch_size, self.inference_steps = lr, posterior_lr, batch_size, inference_steps
         self.device, self.callbacks, self.random_state, self.verbose = device, callbacks, random_state, verbose
@@ -180,6 +187,39 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, _RelayEstimator):
         check_is_fitted(self)
         table = self._table(X)
         return self.ensemble_.codes(*self.units_.standardise(table.x, table.seen), self._part(Effort))[0].astype(table.x.dtype)
+
+    def posterior_std(
+        self,
+        X: Any,  # (n, d) rows, holes allowed
+    ) -> np.ndarray:  # (n, latent)
+        "The standard deviations of the rows' posteriors."
+        check_is_fitted(self)
+        table = self._table(X)
+        return code_spread(self.ensemble_, *self.units_.standardise(table.x, table.seen), self._part(Effort))[0].astype(table.x.dtype)
+
+    def posterior_draws(
+        self,
+        X: Any,  # (n, d) rows, holes allowed
+        n_draws: int = 5,
+        random_state: int = 0,  # which draws
+    ) -> np.ndarray:  # (n_draws, n, latent)
+        "Codes drawn from the rows' posteriors."
+        check_is_fitted(self)
+        check_whole(n_draws, "n_draws", 1)
+        table = self._table(X)
+        return code_draws(self.ensemble_, *self.units_.standardise(table.x, table.seen), n_draws, random_state, self._part(Effort))[:, 0].astype(table.x.dtype)
+
+    def score_samples(
+        self,
+        X: Any,  # (n, d) rows, holes allowed
+        n_draws: int = 500,  # of codes, for each row
+        random_state: int = 0,  # which draws, the same for all rows
+    ) -> np.ndarray:  # (n,)
+        "log p of each row's observed cells, in standardised units: a lower bound by importance weighting, the closer the more draws."
+        check_is_fitted(self)
+        check_whole(n_draws, "n_draws", 1)
+        table = self._table(X)
+        return log_densities(self.ensemble_, *self.units_.standardise(table.x, table.seen), n_draws, random_state, self._part(Effort))[0]
 
     def inverse_transform(
         self,

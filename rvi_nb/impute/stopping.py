@@ -63,7 +63,7 @@ class Watch:
         errors = squared_errors(epoch.likelihood, outputs, epoch.data.x[self.rows])
         error = torch.where(self.held, errors, 0).sum((1, 2)) / self.held.sum((1, 2))  # (R,) NaN where no cell is held out
         self.curve.append(error.view(self.kinds, -1).mean(1).cpu().numpy())
-        self.keep([*epoch.decoder.parameters(), *epoch.posterior.parameters()], epoch.number)
+        self.keep([*epoch.decoder.parameters(), *epoch.posterior.parameters(), *epoch.likelihood.parameters()], epoch.number)
         wishes = [callback(epoch, self.curve[-1].min()) for callback in self.callbacks]
         return any(wishes) or bool((epoch.number - self.best_epoch > self.patience).all())
 

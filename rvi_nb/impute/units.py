@@ -65,6 +65,7 @@ class Units:
     holes: np.ndarray  # (n_columns,) True where a value was missing
     columns: Continuous  # the d columns that are not empty
     counts: tuple[int, ...]  # of these: the number of categories, 0 for a column of numbers
+    as_is: np.ndarray | bool = False  # (d,) True for a column of numbers that is not to be standardised
 
     @classmethod
     def fit(
@@ -86,15 +87,20 @@ class Units:
         "True where a column holds codes."
         return np.array(self.counts, int) > 0
 
+    @property
+    def plain(self) -> np.ndarray:  # (d,)
+        "True where a column has no units."
+        return self.coded | self.as_is
+
     def standardise(self, x: np.ndarray, seen: np.ndarray) -> tuple[Tensor, Tensor]:  # (n, n_columns) -> (n, d) float32, (n, d) bool
         "What a model gets: standardised values and codes, 0 where nothing was observed, and where something was."
         x, seen = x[:, ~self.empty], seen[:, ~self.empty]
-        return torch.from_numpy(np.where(seen, np.where(self.coded, x, self.columns.standardise(x)), 0)).float(), torch.from_numpy(seen)
+        return torch.from_numpy(np.where(seen, np.where(self.plain, x, self.columns.standardise(x)), 0)).float(), torch.from_numpy(seen)
 
     def back(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:  # (..., d) -> (..., n_columns)
         "Standardised values in the units of the table, NaN in columns that were empty."
         full = np.full((*x.shape[:-1], len(self.empty)), np.nan, dtype)
-        full[..., ~self.empty] = np.where(self.coded, x, self.columns.back(x, dtype))
+        full[..., ~self.empty] = np.where(self.plain, x, self.columns.back(x, dtype))
         return full
 
 # %% ../../nbs/impute/00_units.ipynb #c017

@@ -178,7 +178,7 @@ class LearnedGaussian(Likelihood):
         floor: float = 1e-4,  # no variance is learned below it
     ):
         super().__init__()
-        begin, self.floor = positive(start, "start"), float(positive(floor, "floor"))
+        begin, self.start, self.floor = positive(start, "start"), start, float(positive(floor, "floor"))
         check_sizes("n_features and n_runs", n_features, n_runs)
         if len(begin) != 1 or begin.item() <= self.floor: raise ValueError(f"start must be one number above the floor of {self.floor:g}, got {start!r}")
         self.log_variance = nn.Parameter((begin - self.floor).log().float().repeat(n_runs, 1, n_features))

@@ -244,7 +244,7 @@ class Relay(Posterior):
         check_sizes("latent and groups", latent, *groups)
         if not len(groups): raise ValueError(f"groups must be one or more sizes, got {groups!r}")
         check_seeds(seeds)
-        self.latent, self.groups, self.seeds, self.spread = latent, tuple(groups), tuple(seeds), spread
+        self.latent, self.groups, self.ratio, self.seeds, self.spread = latent, tuple(groups), ratio, tuple(seeds), spread
         self.n_local = sum(groups) + 2 * latent
         self.n_kept = tuple(max(1, round(ratio * k)) for k in groups)
         start = [torch.randn(sum(groups), latent, generator=generator(s, "relays")) for s in seeds]
