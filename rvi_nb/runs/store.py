@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'Store', 'is_whole', 'put_failure', 'put', 'lease', 'release', 'under_way', 'results', 'everything',
-           'measured']
+           'measured', 'rows_of', 'add_rows']
 
 # %% ../../nbs/runs/04_store.ipynb #c002
 import errno
@@ -264,3 +264,13 @@ def measured(store: Store, limit: int = 500) -> list[tuple[Run, float]]:
         if "algorithm" not in _there(store.db): return []
         rows = store.db.execute("select key, config, seconds from runs where status = 'done' and algorithm = ? order by rowid desc limit ?", (ALGORITHM, limit)).fetchall()
     return [(run_of(dict(key=key, config=config)), seconds) for key, config, seconds in rows]
+
+# %% ../../nbs/runs/04_store.ipynb #r002
+def rows_of(store: Store) -> list[dict[str, Any]]:
+    "The rows of runs that this version of the algorithm finished."
+    with store._explained(): return [row for _, row in _rows(store.db) if row.get("algorithm") == ALGORITHM]
+
+
+def add_rows(store: Store, rows: Iterable[dict[str, Any]]) -> None:
+    "Finished runs from elsewhere, all or none of them; a run that is done stays as it is."
+    with store.transaction() as db: db.executemany(_WRITE, [row | dict(status="done", error=None) for row in rows])
