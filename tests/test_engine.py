@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import stat
@@ -13,6 +12,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -441,18 +442,29 @@ def test_a_store_of_format_2_is_read_as_it_is_and_becomes_3_when_written(store, 
 # --- format 1 ------------------------------------------------------------------------------------------------------
 
 
+FORMAT_1 = """
+create table runs (key text primary key, config text not null, status text not null, times integer not null default 1, train_loss real, test_loss real,
+                   imputation_loss real, probe_accuracy real, seconds real, train_curve blob, test_curve blob, probe_curve blob, error text, record text);
+create table leases (key text primary key, owner text not null, expires real not null);
+pragma user_version = 1;
+"""
+
+
 def test_a_store_of_format_1_is_read_as_it_is_and_becomes_3_when_written(tmp_path, capsys):
-    path = tmp_path / "runs.sqlite"
-    shutil.copy(ROOT / "reports" / "standard" / "runs.sqlite", path)
+    path, curve = tmp_path / "runs.sqlite", np.ones(3, "<f4").tobytes()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(FORMAT_1)
+        for i, run in enumerate(product(BASE, seed=range(10, 19))):  # the first was called something else by an older algorithm
+            values = (run.key if i else "0" * 64, json.dumps(asdict(run)), "done", 0.1 * i, 1.0, curve, record())
+            db.execute("insert into runs (key, config, status, train_loss, seconds, train_curve, record) values (?, ?, ?, ?, ?, ?, ?)", values)
+        db.commit()
     before, old = path.read_bytes(), Store(path)
-    if old.db.execute("pragma user_version").fetchone()[0] != 1:
-        pytest.skip("the report's store is of a later format by now")
     frame = everything(old)
-    assert len(frame) > 1000 and path.read_bytes() == before
+    assert frame.seed.tolist() == list(range(10, 19)) and path.read_bytes() == before
     assert len(ensure(GRID[:1], old, jobs=0, progress=False)) == 1
     new = Store(path)
     assert new.db.execute("pragma user_version").fetchone()[0] == 3 and capsys.readouterr().err == ""
-    assert everything(new)[: len(frame)].equals(frame)
+    assert everything(new)[: len(frame)].equals(frame) and len(measured(new)) == len(frame)  # all but the first, and the new one
     new.db.execute("update runs set seconds = seconds + 1 where rowid = 7")
     assert len(everything(Store(path))) == len(frame)  # one is damaged, one is new
     assert "checksum" in capsys.readouterr().err

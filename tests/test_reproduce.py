@@ -227,11 +227,11 @@ def test_dry_run_of_the_paper_counts_its_runs(tmp_path):
     assert not list(tmp_path.glob("fig*"))
 
 
-def test_runs_and_export(undisturbed, tmp_path):
+def test_runs_and_their_table(undisturbed, tmp_path):
     out, _ = undisturbed
     code, output = finish(rvi("runs", "--profile", "smoke", "--store", out / "runs.sqlite"))
     assert code == 0 and "fig02_convergence" in output
-    code, output = finish(rvi("runs", "--profile", "smoke", "--store", out / "runs.sqlite", "export", tmp_path / "runs.csv"))
+    code, output = finish(rvi("runs", "--profile", "smoke", "--store", out / "runs.sqlite", "table", tmp_path / "runs.csv"))
     assert code == 0, output
     frame = pd.read_csv(tmp_path / "runs.csv")
     assert len(frame) and {"model", "rate", "train_loss"} <= set(frame.columns)
