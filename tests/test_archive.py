@@ -20,8 +20,10 @@ from rvi_nb.report.figures import find_figures, read_figure
 from rvi_nb.report.places import notebooks
 from rvi_nb.report.reproduce import part_of, reproduce, stages
 from rvi_nb.runs.archive import ArchiveError, decode, encode, export_runs, import_runs, keys_of, read_shard, shards, write_shard
+from rvi_nb.runs.check import check_runs
 from rvi_nb.runs.groups import work
-from rvi_nb.runs.run import Run, product
+from rvi_nb.runs.rows import checksum, processor
+from rvi_nb.runs.run import ALGORITHM, Run, product
 from rvi_nb.runs.schedule import ensure
 from rvi_nb.runs.store import Store, put, results, rows_of
 
@@ -179,7 +181,7 @@ def test_runs_of_another_algorithm_are_neither_exported_nor_imported(computed, t
     assert not rows_of(copy) and not export_runs(copy, tmp_path / "old")
     monkeypatch.setattr("rvi_nb.runs.archive.ALGORITHM", 99)
     code, output = rvi("runs", "import", tmp_path / "shards", tmp_path / "new.sqlite")
-    assert code == 1 and path.name in output and "version 3 of the algorithm, and this is version 99" in output
+    assert code == 1 and path.name in output and f"version {ALGORITHM} of the algorithm, and this is version 99" in output
 
 
 def test_what_failed_is_not_archived_and_is_replaced_by_what_succeeded_elsewhere(computed, tmp_path):
@@ -288,3 +290,31 @@ def test_mistakes_cost_one_line(tiny, tmp_path, monkeypatch):
     (tmp_path / "out" / "shards" / "runs-0123456789abcdef.parquet").write_bytes(b"PAR1")
     code, output = rvi("reproduce", "--profile", "smoke", "--out", tmp_path / "out")
     assert code == 1 and "\n" not in output and "is damaged" in output
+
+
+# --- spot checks ------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_computed_again_are_the_same_and_a_forged_one_is_found(computed, tmp_path):
+    rows = rows_of(computed)
+    write_shard(tmp_path / "honest" / "shards", rows)
+    code, output = rvi("runs", "check", tmp_path / "honest" / "shards", "--sample", 4, "--jobs", 1)
+    assert code == 0 and output.splitlines()[-1] == "4 of 12 runs computed again: 4 identical, 0 close, 0 different"
+    result = json.loads((tmp_path / "honest" / "spot_check.json").read_text())
+    assert {r["model"] for r in result["runs"]} == set(PAPER) and result["processor"] == processor()  # each model has its turn
+    forged = rows[5] | {"test_loss": rows[5]["test_loss"] * 0.99}
+    write_shard(tmp_path / "forged" / "shards", [*rows[:5], forged | {"checksum": checksum(forged)}, *rows[6:]])
+    assert import_runs(shards(tmp_path / "forged" / "shards"), Store(tmp_path / "s.sqlite")) == 12  # nothing else would tell
+    code, output = rvi("runs", "check", tmp_path / "forged" / "shards", "--sample", 12, "--jobs", 1)
+    assert code == 1 and "11 identical, 0 close, 1 different" in output
+    [odd] = [r for r in json.loads((tmp_path / "forged" / "spot_check.json").read_text())["runs"] if r["outcome"] == "different"]
+    assert odd["key"] == forged["key"]
+
+
+def test_other_processors_have_some_room(computed):
+    "Within the spread over seeds, but not more."
+    rows = [row | {"record": row["record"].replace(processor(), "abacus")} for row in rows_of(computed)]
+    near = [row | {"train_loss": row["train_loss"] * (1 + 1e-6)} for row in rows]
+    far = [row | {"train_loss": row["train_loss"] * 2} for row in rows]
+    outcomes = lambda given: {v.outcome for v in check_runs(given, 12, jobs=0, progress=False)}
+    assert outcomes(rows) == {"identical"} and outcomes(near) == {"close"} and outcomes(far) == {"different"}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OneLine', 'main', 'data', 'data_fetch', 'one_line', 'reproduce', 'runs', 'table', 'export_shards', 'import_shards',
-           'impute']
+           'check', 'impute']
 
 # %% ../../nbs/cli/01_command.ipynb #c002
 from collections.abc import Iterator
@@ -179,6 +179,21 @@ def import_shards(folder: Path, store: Path) -> None:
         if not (paths := shards(folder)): raise click.UsageError(f"there are no shards (runs-*.parquet) in {folder}")
         count = import_runs(paths, Store(store))
         click.echo(f"{count:,} new runs in {store}, from {len(paths)} shard{'s' * (len(paths) > 1)}")
+
+# %% ../../nbs/cli/01_command.ipynb #e005
+@runs.command("check")
+@click.argument("source", metavar="FOLDER_OR_STORE", type=click.Path(exists=True, path_type=Path))
+@click.option("--sample", default=50, show_default=True, type=click.IntRange(min=1), help="How many runs are computed again.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Another seed, another sample.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes at a time.  [default: every core]")
+def check(source: Path, sample: int, seed: int, jobs: int | None) -> None:
+    "Compute a random sample of the runs in FOLDER_OR_STORE again and compare; the result goes to spot_check.json beside it."
+    with one_line():
+        from rvi_nb.report.reproduce import spot_check
+
+        fine = spot_check(source, sample, seed, jobs, say=click.echo)
+    if not fine:
+        raise SystemExit(1)
 
 # %% ../../nbs/cli/01_command.ipynb #c035
 @main.command()
