@@ -18,11 +18,13 @@ os.environ["NO_MKDOCS_2_WARNING"] = "1"
 from mkdocs.commands.build import build as build_site
 from mkdocs.config import load_config
 
+from rvi_nb.report.best import COMMITTED, best_reports
+
 sys.path.insert(0, str(Path(__file__).parent))
 import module_map
 from modules import FOLDERS, PACKAGE, ROOT, api, fenced, modules
 
-REPORT = ROOT / "reports" / "standard"
+REPORTS = ROOT / "reports"
 PARTS = {
     "A tour": "nbs/tour.ipynb",
     **{f"The library: {folder}": f"nbs/{folder}/[0-9]*.ipynb" for folder in FOLDERS},
@@ -43,7 +45,8 @@ class Page:
 
     def __init__(self, notebook: Path, pages: Path):
         self.notebook, self.pages = notebook, pages
-        self.results = REPORT / notebook.stem  # of a figure, if the report has it
+        self.report = REPORTS / best_reports(REPORTS).get(notebook.stem, COMMITTED[0])  # the largest in which a figure is complete
+        self.results = self.report / notebook.stem  # of a figure, if the report has it
         self.executed = self.results / notebook.name
 
     def picture(self, content: bytes, suffix: str) -> str:
@@ -116,19 +119,22 @@ class Page:
             return ""
         made = {m.notebook: m for m in modules()}.get(self.notebook)
         module = f" \u00b7 defines [`{PACKAGE}.{made.name}`](api.md#{made.anchor}) in the cells with a bar" if made else ""
-        report = f" \u00b7 [in the reproduction]({REPORT.relative_to(ROOT)}/index.html#{self.notebook.stem})" if self.results.exists() else ""
+        report = (
+            f" \u00b7 [in the reproduction]({self.report.relative_to(ROOT)}/index.html#{self.notebook.stem}), {self.report.name} profile"
+            if self.results.exists()
+            else ""
+        )
         picture = self.results / f"{self.notebook.stem}.png"
         shown = self.picture(picture.read_bytes(), "png") if picture.exists() and not self.executed.exists() else ""
         return f"`{self.notebook.relative_to(ROOT)}`{module}{report}\n{{ .origin }}\n\n{shown}"
 
 
-def copy_report(pages: Path) -> list:
-    "Put the report into the book as it is, without its store; the place it has in the contents."
-    if not (REPORT / "index.html").exists():
-        return []
-    goal = REPORT.relative_to(ROOT)
-    shutil.copytree(REPORT, pages / goal, ignore=shutil.ignore_patterns("runs.*"), dirs_exist_ok=True)
-    return [{"The reproduction": f"{goal}/index.html"}]
+def copy_reports(pages: Path) -> list:
+    "Put the committed reports into the book as they are, without stores and archives; the places they have in the contents, the largest first."
+    there = [REPORTS / name for name in COMMITTED[::-1] if (REPORTS / name / "index.html").exists()]
+    for report in there:
+        shutil.copytree(report, pages / report.relative_to(ROOT), ignore=shutil.ignore_patterns("runs.*", "shards"), dirs_exist_ok=True)
+    return [{f"The reproduction, {report.name} profile": f"{report.relative_to(ROOT)}/index.html"} for report in there]
 
 
 def write_pages(pages: Path) -> list:
@@ -136,7 +142,7 @@ def write_pages(pages: Path) -> list:
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(Path(__file__).parent / "assets", pages / "assets")
     Page(ROOT / "nbs/index.ipynb", pages).write()
-    contents = [{"Home": "index.md"}, *copy_report(pages), {"Map": "map.md"}]
+    contents = [{"Home": "index.md"}, *copy_reports(pages), {"Map": "map.md"}]
     for part, pattern in PARTS.items():
         chapters = [Page(path, pages) for path in sorted(ROOT.glob(pattern))]
         contents += [{part: [{chapter.write(): f"{chapter.notebook.stem}.md"} for chapter in chapters]}] if chapters else []

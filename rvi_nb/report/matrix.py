@@ -93,7 +93,7 @@ def _legend(ax: Axes, x: float, y: float) -> None:
 
 # %% ../../nbs/report/08b_matrix.ipynb #m015
 def draw_outcomes(
-    data: pd.DataFrame,  # from `outcomes`
+    data: pd.DataFrame,  # from `outcomes`; a column profile is named beside figures
     link: Callable[[str, str], str] | None = None,  # from the id of a claim and a dataset to an address: fields of an SVG lead there
 ) -> Figure:
     "Claims by datasets, coloured by outcome."
@@ -117,6 +117,7 @@ def draw_outcomes(
                 figure, y = row.figure, y + gap
                 ax.plot([.08, right], [y - gap / 2] * 2, color="0.85", linewidth=.8)
                 ax.text(.08, y + .45, _figure_name(figure), va="center", fontsize=8.5, fontweight="bold")
+                if "profile" in data: ax.text(.08, y + .95, row.profile, va="center", fontsize=6.5, color="0.4")
             height = heights[row.id]
             ax.text(.78, y + height / 2, "\n".join(words[row.id]), va="center", fontsize=8.5, linespacing=1.15)
             for field in data[data.id == row.id].itertuples():
