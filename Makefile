@@ -39,6 +39,8 @@ bench: setup
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/imputation.py
 	$(BIN)/python bench/imputer_scale.py
+	$(BIN)/python bench/imputer_times.py
+	$(BIN)/python bench/rubin.py
 	$(BIN)/python bench/rows.py
 	$(BIN)/python bench/row_adam.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m nbconvert --log-level ERROR --to notebook --execute --inplace bench/speed.ipynb bench/comparison.ipynb

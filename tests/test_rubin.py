@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rvi_nb import RelayImputer, pool
+from rvi_nb.impute.stopping import hold_out
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 from rubin import ROWS, analyse, table
@@ -37,6 +38,29 @@ def test_two_columns_that_are_missing_together_keep_their_correlation():
     seen[:150, 1:] = np.nan  # both at once
     draws = RelayImputer(variance=0.1, n_models=4, max_epochs=60).fit(seen).impute(seen, n_draws=10)
     assert np.mean([np.corrcoef(d[:150, 1], d[:150, 2])[0, 1] for d in draws]) > 0.75
+
+
+def test_draws_have_the_exact_means_variances_and_covariance():
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(1)
+    covariance = np.array([[1, 0.7, 0.5, 0.3], [0.7, 1, 0.8, 0.3], [0.5, 0.8, 1, 0.2], [0.3, 0.3, 0.2, 1]])
+    x = rng.multivariate_normal(np.zeros(4), covariance, 600)
+    holes = rng.random(x.shape) < 0.1
+    holes[:200, 1:3], holes[:200, [0, 3]] = True, False  # two holes, given two cells
+    draws = RelayImputer(variance=0.1, max_epochs=60).fit(np.where(holes, np.nan, x)).impute(np.where(holes, np.nan, x), n_draws=32)
+    gone, kept = [1, 2], [0, 3]
+    slopes = np.linalg.solve(covariance[np.ix_(kept, kept)], covariance[np.ix_(kept, gone)])  # (2, 2)
+    exact = covariance[np.ix_(gone, gone)] - covariance[np.ix_(gone, kept)] @ slopes
+    cells, mean = draws[:, :200][..., gone], x[:200][:, kept] @ slopes  # (32, 200, 2), (200, 2)
+    np.testing.assert_allclose(np.linalg.lstsq(x[:200][:, kept], cells.mean(0))[0], slopes, atol=0.12)
+    np.testing.assert_allclose(np.cov((cells - cells.mean(0)).reshape(-1, 2).T), exact, atol=0.12)
+    np.testing.assert_allclose(np.cov((cells - mean).reshape(-1, 2).T), exact, atol=0.12)
+
+
+def test_models_hide_different_cells():
+    seen = torch.rand(200, 3, generator=torch.Generator().manual_seed(0)) < 0.7
+    _, held = hold_out(seen, 0.1, range(8))
+    assert held.sum(0).max() == 1 and held.any(0).sum() > 0.75 * seen.sum()  # by lot: 57% of the cells, some of them four times
 
 
 @pytest.mark.parametrize(

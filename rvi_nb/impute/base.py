@@ -186,7 +186,7 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
         if not design.n_features: return
         if self.variance == "auto" and self.likelihood is None:
             pilot = replace(design, posterior="relay") if isinstance(design.posterior, Posterior) else design  # an object is for one model; pilots are many
-            self.pilot_errors_ = pilot_errors(pilot, x, seen, pilot_seed, training, effort)
+            self.pilot_errors_ = pilot_errors(pilot, x, seen, pilot_seed, training, effort, len(seeds))
             variance = best_variance(self.pilot_errors_)
         parts, likelihood = design.build(seeds), design.likelihood(variance)
         watch = learn(parts, x, seen, likelihood, training)

@@ -46,10 +46,10 @@ class RelayImputer(_RelayEstimator):
         latent: int = 16,  # dimensions of z
         groups: Sequence[int] = (8, 16, 32),  # relays in each group
         ratio: float = 0.5,  # share of a group's coefficients that count
-        hidden: Sequence[int] = (128, 128),  # layers of the decoder
+        hidden: Sequence[int] = (64, 64),  # layers of the decoder
         variance: float | str = "auto",  # of the likelihood, in standardised units; "auto": by held-out cells
         max_epochs: int = 200,  # of learning, at most
-        patience: int = 30,  # epochs without progress on held-out cells before learning ends
+        patience: int = 20,  # epochs without progress on held-out cells before learning ends
         held_out: float = 0.1,  # share of observed cells that each model does not see
         lr: float = 5e-3,  # learning rate of the networks
         posterior_lr: float = 0.03,  # learning rate of relays and of the rows' own parameters

@@ -24,21 +24,30 @@ def hold_out(
     seeds: Sequence[int],  # one per model
     rows: int = 1000,  # at most so many rows lose cells
 ) -> tuple[Tensor, Tensor]:  # (w,) these rows, (R, w, d) bool, True where a cell is hidden from a model
-    "Choose observed cells to hide, for each model its own; a column with few observed cells keeps them all."
+    "Choose observed cells to hide, for models of different seeds different ones if possible; a column with few observed cells keeps them all."
     chosen = torch.randperm(len(seen), generator=generator(seeds[0], "held-out rows"))[:rows].sort().values
-    seen, gens = seen[chosen], [generator(s, "held-out cells") for s in seeds]
-    order = torch.stack([torch.where(seen, torch.rand(seen.shape, generator=g), 2) for g in gens])
-    return chosen, order.argsort(1).argsort(1) < (share * seen.sum(0)).floor()
+    seen, turns = seen[chosen], [list(dict.fromkeys(seeds)).index(s) for s in seeds]
+    order = torch.where(seen, torch.rand(seen.shape, generator=generator(seeds[0], "held-out cells")), 2).argsort(0).argsort(0)  # (w, d)
+    count = (share * seen.sum(0)).floor().long()
+    after = (order - torch.tensor(turns)[:, None, None] * count) % seen.sum(0).clamp(min=1)  # (R, w, d) how far a cell is behind a model's first
+    return chosen, (after < count) & seen
 
 # %% ../../nbs/impute/01_stopping.ipynb #c010a
-def squared_errors(likelihood: Likelihood, outputs: Tensor, x: Tensor) -> Tensor:  # (R, B, outputs), (R, B, d) -> (R, B, d)
+def squared_errors(
+    likelihood: Likelihood,
+    outputs: Tensor,  # (R, B, outputs)
+    x: Tensor,  # (R, B, d)
+    together: int = 1,  # so many models in a row guess as one: the mean of numbers, of the chances of categories
+) -> Tensor:  # (R / together, B, d)
     "How far off the expected cells are: squared differences of numbers, Brier scores of categories."
     if isinstance(likelihood, Mixed):
-        parts = [squared_errors(part, out, x[..., columns]) for part, out, columns in likelihood._split(outputs)]
+        parts = [squared_errors(part, out, x[..., columns], together) for part, out, columns in likelihood._split(outputs)]
         return torch.cat(parts, -1)[..., likelihood.get_buffer("back")]
-    if not isinstance(likelihood, Categorical): return (likelihood.mean(outputs) - x).square()
-    chances = likelihood.log_probabilities(outputs).exp()  # (R, B, d, K)
-    return 1 + chances.square().sum(-1) - 2 * chances.gather(-1, x.long()[..., None])[..., 0]
+    categories, x = isinstance(likelihood, Categorical), x[::together]
+    guess = likelihood.log_probabilities(outputs).exp() if isinstance(likelihood, Categorical) else likelihood.mean(outputs)  # (R, B, d, K) or (R, B, d)
+    guess = guess.unflatten(0, (-1, together)).mean(1)
+    return 1 + guess.square().sum(-1) - 2 * guess.gather(-1, x.long()[..., None])[..., 0] if categories else (guess - x).square()
+
 
 # %% ../../nbs/impute/01_stopping.ipynb #c011
 class Watch:
@@ -54,14 +63,17 @@ class Watch:
     ):
         self.held, self.patience, self.callbacks, self.kinds = held, patience, callbacks, kinds
         self.rows = rows.repeat(len(held), 1)  # (R, w)
+        some = held.any(-1)  # (R, w): of the rows, those with something to look at
+        places = some.int().argsort(dim=1, descending=True, stable=True)[:, : max(1, int(some.sum(1).max()))]  # (R, k)
+        self.looked, self.hidden = self.rows.gather(1, places), held.gather(1, places[..., None].expand(-1, -1, held.shape[-1]))
         self.curve: list[np.ndarray] = []  # after each epoch (kinds,) mean squared errors
         self.best_epoch, self.best = np.zeros(kinds, dtype=int), np.full(kinds, np.inf)
         self.kept: list[Tensor] = []
 
     def __call__(self, epoch: Epoch) -> bool:
-        with mode(False, epoch.posterior, epoch.decoder): outputs = decode(epoch.posterior, epoch.decoder, epoch.data, epoch.read(self.rows), self.rows)
-        errors = squared_errors(epoch.likelihood, outputs, epoch.data.x[self.rows])
-        error = torch.where(self.held, errors, 0).sum((1, 2)) / self.held.sum((1, 2))  # (R,) NaN where no cell is held out
+        with mode(False, epoch.posterior, epoch.decoder): outputs = decode(epoch.posterior, epoch.decoder, epoch.data, epoch.read(self.looked), self.looked)
+        errors = squared_errors(epoch.likelihood, outputs, epoch.data.x[self.looked])
+        error = torch.where(self.hidden, errors, 0).sum((1, 2)) / self.hidden.sum((1, 2))  # (R,) NaN where no cell is held out
         self.curve.append(error.view(self.kinds, -1).mean(1).cpu().numpy())
         self.keep([*epoch.decoder.parameters(), *epoch.posterior.parameters(), *epoch.likelihood.parameters()], epoch.number)
         wishes = [callback(epoch, self.curve[-1].min()) for callback in self.callbacks]

@@ -23,7 +23,7 @@ from safetensors.numpy import save as to_bytes
 from ..base.files import write_atomically
 from .columns import KINDS, STEPS, Column
 from .ensemble import Design, Ensemble
-from .joint import Chain
+from .joint import SETS, Chain
 from .units import Continuous, Units
 
 # %% ../../nbs/impute/04_storage.ipynb #c005
@@ -41,13 +41,13 @@ def arrays_of(units: Units, ensemble: Ensemble) -> dict[str, np.ndarray]:
 
 def nothing_known(n_models: int) -> Chain:
     "The regressions of no columns."
-    return Chain((), np.zeros((0, 0), np.int64), np.zeros((n_models, 0, 2)), np.zeros((n_models, 0)))
+    return Chain((), np.zeros((0, 0), np.int64), np.zeros((SETS * n_models, 0, 2)), np.zeros((SETS * n_models, 0)))
 
 
 def declaration(n_columns: int, n_models: int, design: Design, n_near: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     "Type and shape of each array, in the words of safetensors."
     numbers = sum(not k for k in design.counts) if design.counts else design.n_features
-    chain = {"near": ("I64", (numbers, n_near)), "coefficients": ("F64", (n_models, numbers, n_near + 2)), "spread": ("F64", (n_models, numbers))}
+    chain = {"near": ("I64", (numbers, n_near)), "coefficients": ("F64", (SETS * n_models, numbers, n_near + 2)), "spread": ("F64", (SETS * n_models, numbers))}
     return {"empty": ("BOOL", (n_columns,)), "holes": ("BOOL", (n_columns,)), **dict.fromkeys(_PER_FEATURE, ("F64", (design.n_features,))), **chain,
             "seeds": ("I64", (n_models,)), **{name: ("F32", shape) for name, shape in design.shapes(n_models).items()}}
 
