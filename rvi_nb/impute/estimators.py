@@ -48,6 +48,7 @@ class RelayImputer(_RelayEstimator):
         ratio: float = 0.5,  # share of a group's coefficients that count
         hidden: Sequence[int] = (64, 64),  # layers of the decoder
         variance: float | str = "auto",  # of the likelihood, in standardised units; "auto": by held-out cells
+        max_rows: int | None = 10_000,  # to learn from, chosen at random where there are more; None: all
         max_epochs: int = 200,  # of learning, at most
         patience: int = 20,  # epochs without progress on held-out cells before learning ends
         held_out: float = 0.1,  # share of observed cells that each model does not see
@@ -65,7 +66,7 @@ class RelayImputer(_RelayEstimator):
         self.ratio, self.hidden, self.variance, self.max_epochs, self.patience = ratio, hidden, variance, max_epochs, patience
         self.held_out, self.lr, self.posterior_lr, self.batch_size = held_out, lr, posterior_lr, batch_size
         self.inference_steps, self.device, self.callbacks = inference_steps, device, callbacks
-        self.random_state, self.verbose = random_state, verbose
+        self.random_state, self.verbose, self.max_rows = random_state, verbose, max_rows
 
     def fit(
         self,
@@ -158,6 +159,7 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, _RelayEstimator):
         ratio: float = 0.5,  # share of a group's coefficients that count
         hidden: Sequence[int] = (128, 128),  # layers of the decoder
         variance: float | str = "auto",  # of the likelihood, in standardised units; "auto": by held-out cells
+        max_rows: int | None = 10_000,  # to learn from, chosen at random where there are more; None: all
         max_epochs: int = 200,  # of learning, at most
         patience: int = 30,  # epochs without progress on held-out cells before learning ends
         held_out: float = 0.1,  # share of observed cells that the model does not see
@@ -174,7 +176,7 @@ class RelayEncoder(ClassNamePrefixFeaturesOutMixin, _RelayEstimator):
         self.latent, self.groups, self.ratio = latent, groups, ratio
         self.hidden, self.variance, self.max_epochs, self.patience, self.held_out = hidden, variance, max_epochs, patience, held_out
         self.lr, self.posterior_lr, self.batch_size, self.inference_steps = lr, posterior_lr, batch_size, inference_steps
-        self.device, self.callbacks, self.random_state, self.verbose = device, callbacks, random_state, verbose
+        self.device, self.callbacks, self.random_state, self.verbose, self.max_rows = device, callbacks, random_state, verbose, max_rows
 
     @property
     def _n_features_out(self) -> int: return self.ensemble_.design.latent
