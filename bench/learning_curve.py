@@ -78,7 +78,7 @@ def main(rows: tuple[int, ...], tables: tuple[str, ...], out: Path) -> None:
             full = TABLES[name]().sample(max(SIZES) + TESTED, random_state=0).reset_index(drop=True)
             holed = full.mask(rng.random(full.shape) < RATE)
             test, start = holed.tail(TESTED), time.process_time()
-            imputer = RelayImputer(n_models=4).set_params(**({"max_rows": None} if "max_rows" in RelayImputer().get_params() else {})).fit(holed.head(n))
+            imputer = RelayImputer(n_models=4, max_rows=None).fit(holed.head(n))
             seconds = time.process_time() - start
             measured.append(
                 {"table": name, "rows": n, "error": error(full.tail(TESTED), test, imputer.transform(test)), "seconds": seconds, "epochs": imputer.n_epochs_}

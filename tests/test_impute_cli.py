@@ -1,6 +1,5 @@
 """`rvi impute`: files in, files out, nothing changed but the holes, and one line for what goes wrong."""
 
-import importlib.util
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rvi_nb import RelayImputer
+from rvi_nb.cli import command, filling
 from rvi_nb.cli.command import main
 from rvi_nb.impute import estimators
 
@@ -177,6 +177,24 @@ def test_minus_999_is_data_unless_it_is_said(folder):
     assert cells(folder / "out.csv")["size"][6] == "-999"
 
 
+@pytest.mark.parametrize("mark", ["?", "NULL", "N/A", ".", "null", "NaN", "-"])
+def test_usual_marks_are_holes_among_numbers(mark, folder):
+    (folder / "m.csv").write_text("a,b\n" + "".join(f"{mark if i % 4 == 0 else i / 3},{i % 7}\n" for i in range(30)))
+    result = run(folder / "m.csv", folder / "out.csv")
+    assert result.exit_code == 0 and "a: number, 8 of 8 holes filled" in result.output
+    assert cells(folder / "out.csv")["a"].astype(float).between(1 / 3, 29 / 3).all()
+
+
+def test_whole_numbers_and_booleans_of_a_text_file(folder):
+    (folder / "w.csv").write_text(
+        "year,yes,flag\n" + "".join(f"{1990 + i % 20 if i % 4 else ''},{('yes', 'no')[i % 2] if i % 3 else ''},{i % 2 if i % 5 else ''}\n" for i in range(60))
+    )
+    for options in ((), ("--draws", 1)):
+        assert run(folder / "w.csv", folder / "out.csv", "--force", *options).exit_code == 0
+        out = cells(folder / ("out-1.csv" if options else "out.csv"))
+        assert out["year"].str.fullmatch(r"(19|20)\d\d").all() and out["yes"].isin(["yes", "no"]).all() and out["flag"].isin(["0", "1"]).all()
+
+
 def test_other_dialects(folder):
     (folder / "c.csv").write_bytes(countries().replace(",", ";").replace("DE", "\xd6").encode("latin-1"))
     assert run(folder / "c.csv", folder / "out.tsv.gz", "--sep", ";", "--encoding", "latin-1", "--exclude", "land", "--columns", "zip=ignore").exit_code == 0
@@ -188,7 +206,7 @@ def test_other_dialects(folder):
 
 
 def test_seed_and_jobs(folder):
-    (folder / "c.csv").write_text(countries(80))
+    (folder / "c.csv").write_text(countries(600))
     outputs = {}
     for name, options in {"a": (), "b": ("--jobs", 2), "other": ("--seed", 5)}.items():
         assert run(folder / "c.csv", folder / f"{name}.csv", *options).exit_code == 0
@@ -238,14 +256,187 @@ def test_parquet_keeps_index_and_dtypes(folder):
     failed(run(folder / "bad.parquet", folder / "o.parquet"), 1)
 
 
+def test_parquet_of_other_programs(folder):
+    "Integers, booleans and days with holes, as Arrow has them, and -999 as a number."
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    days = pa.array([19000 + i % 9 if i % 4 else None for i in range(40)], pa.date32())
+    table = pa.table(
+        {
+            "big": pa.array([9007199254740993 + i if i % 5 else None for i in range(40)]),
+            "small": pa.array([i % 7 if i % 4 else None for i in range(40)], pa.uint8()),
+            "yes": pa.array([bool(i % 2) if i % 3 else None for i in range(40)]),
+            "day": days,
+            "size": pa.array([-999.0 if i % 6 == 0 else i / 7 for i in range(40)], pa.float32()),
+            "tags": pa.array([[i] if i % 2 else None for i in range(40)]),
+        }
+    ).replace_schema_metadata({"origin": "elsewhere"})
+    pq.write_table(table, folder / "in.parquet", row_group_size=7)
+    result = run(folder / "in.parquet", folder / "out.parquet", "--missing", "-999")
+    assert result.exit_code == 0, result.output
+    out = pq.read_table(folder / "out.parquet")
+    assert out.schema.equals(table.schema) and out.schema.metadata[b"origin"] == b"elsewhere"
+    for name in table.column_names:
+        was, now = table[name].to_pylist(), out[name].to_pylist()
+        holes = [v is None or v == -999 for v in was]
+        assert [v for v, hole in zip(now, holes, strict=True) if not hole] == [v for v, hole in zip(was, holes, strict=True) if not hole], name
+        assert all((v is None) == (name in ("big", "tags")) for v, hole in zip(now, holes, strict=True) if hole), name
+    assert min(out["size"].to_pylist()) >= 0 and "size: number, 7 of 7 holes filled" in result.output
+
+
 def test_spreadsheets(folder):
-    if importlib.util.find_spec("openpyxl") is None:
-        failed(run(folder / "in.csv", folder / "out.xlsx"), 1, "openpyxl", "pip install")
-        return
-    pd.DataFrame({"land": ["NA", "DE"] * 5, "x": [1.5, None] * 5}).to_excel(folder / "in.xlsx", index=False)
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["land", "zip", "x", "n"])
+    for i in range(20):
+        book.active.append([("NA", "DE")[i % 2], ("01234", "98765")[i % 2], None if i == 3 else "n/a" if i == 5 else i / 4, None if i % 4 == 0 else i % 3])
+    book.active["A2"].font = openpyxl.styles.Font(bold=True)
+    book.create_sheet("notes")["B2"] = "=1+1"
+    book.save(folder / "in.xlsx")
     assert run(folder / "in.xlsx", folder / "out.xlsx").exit_code == 0
-    out = pd.read_excel(folder / "out.xlsx", keep_default_na=False)
-    assert list(out["land"]) == ["NA", "DE"] * 5 and out["x"].notna().all()
+    out = openpyxl.load_workbook(folder / "out.xlsx")
+    assert out["notes"]["B2"].value == "=1+1" and out.worksheets[0]["A2"].font.bold
+    was, now = (list(b.worksheets[0].iter_rows(min_row=2, values_only=True)) for b in (book, out))
+    for before, after in zip(was, now, strict=True):
+        assert before[:2] == after[:2]
+        assert all(a == b or (b in (None, "n/a") and isinstance(a, int | float)) for a, b in zip(after, before, strict=True))
+    assert all(isinstance(row[3], int) for row in now) and sum(row[3] is None for row in was) == 5
+    assert run(folder / "in.xlsx", folder / "out.csv").exit_code == 0
+    assert cells(folder / "out.csv")["zip"][0] == "01234"
+    assert run(folder / "in.csv", folder / "new.xlsx").exit_code == 0
+    assert pd.read_excel(folder / "new.xlsx")["width"].notna().all()
+    (folder / "bad.xlsx").write_text("no")
+    failed(run(folder / "bad.xlsx", folder / "o.csv"), 1, "bad.xlsx")
+
+
+def test_a_library_that_is_missing_is_named(folder, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    failed(run(folder / "in.csv", folder / "out.xlsx"), 1, "openpyxl", "pip install")
+    failed(run(folder / "in.csv", folder / "out.parquet"), 1, "pyarrow", "pip install")
+
+
+# larger than memory
+
+
+@pytest.fixture
+def rows_of_a_part(monkeypatch):
+    "Sets how many rows a part has, and remembers how many the parts that were filled had."
+    seen, call = [], filling.Filler.__call__
+
+    def counted(self, item):
+        result = call(self, item)
+        seen.append(result[1])
+        return result
+
+    def set_size(n):
+        seen.clear()
+        for module in (filling, command):
+            monkeypatch.setattr(module, "SIZE", n)
+        return seen
+
+    monkeypatch.setattr(filling.Filler, "__call__", counted)
+    return set_size
+
+
+@pytest.mark.parametrize("options", [(), ("--draws", 2)])
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+def test_the_result_does_not_depend_on_the_parts(folder, suffix, options, rows_of_a_part):
+    (folder / "in.csv").write_text(countries(700))
+    assert run(folder / "in.csv", folder / f"in.{suffix}", "--exclude", "land", "--force").exit_code == 0
+    results = []
+    for size in (256, 512, 2**14):
+        seen = rows_of_a_part(size)
+        assert run(folder / f"in.{suffix}", folder / f"out.{suffix}", "--max-rows", 150, "--force", *options).exit_code == 0
+        assert seen == [min(size, 700 - start) for start in range(0, 700, size)]
+        outputs = [folder / f"out-{i}.{suffix}" for i in (1, 2)] if options else [folder / f"out.{suffix}"]
+        results.append([pd.read_parquet(o) if suffix == "parquet" else cells(o) for o in outputs])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            pd.testing.assert_frame_equal(a, b, check_exact=True)
+
+
+@pytest.mark.parametrize("draws", [None, 2])
+def test_a_file_is_filled_as_its_table_in_memory(folder, draws, rows_of_a_part):
+    pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=600)
+    frame = pd.DataFrame(
+        {"id": range(600), "x": z + rng.normal(size=600), "n": np.rint(z * 3), "c": np.where(z > 0, "a", "b"), "note": [f"no. {i}" for i in range(600)]}
+    )
+    frame = frame.mask((rng.random(frame.shape) < 0.3) & frame.columns.isin(["x", "n", "c"])).astype({"id": "int64"})
+    frame.to_parquet(folder / "in.parquet", row_group_size=100)
+    rows_of_a_part(256)
+    assert run(folder / "in.parquet", folder / "out.parquet", "--max-rows", 200, *(("--draws", draws) if draws else ())).exit_code == 0
+    model = estimators.RelayImputer(max_rows=200).fit(frame := pd.read_parquet(folder / "in.parquet"))
+    expected = model.impute(frame, draws) if draws else [model.transform(frame)]
+    for i, table in enumerate(expected, 1):
+        pd.testing.assert_frame_equal(pd.read_parquet(folder / (f"out-{i}.parquet" if draws else "out.parquet")), table, check_exact=True)
+
+
+def test_categories_that_differ_between_groups_of_rows(folder):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parts = [
+        pa.table({"c": pa.array(v, pa.string()).dictionary_encode(), "x": [i / 3 for i in range(len(v))]}) for v in (["p", "q", None] * 9, ["r", None, "p"] * 9)
+    ]
+    with pq.ParquetWriter(folder / "in.parquet", parts[0].schema) as writer:
+        for part in parts:
+            writer.write_table(part)
+    assert run(folder / "in.parquet", folder / "out.parquet").exit_code == 0
+    was, now = (pq.read_table(folder / name)["c"].to_pylist() for name in ("in.parquet", "out.parquet"))
+    assert all(b == a or a is None for a, b in zip(was, now, strict=True)) and set(now) == {"p", "q", "r"}
+
+
+@pytest.mark.parametrize(
+    ("last", "options", "words"),
+    [
+        ("inf,x", (), ("'a'", "row 700", "infinite")),
+        ("many,x", (), ("'a'", "'many'", "--missing")),
+        ("5", (), ("row 700 has 1 cells",)),
+        ("5,z", ("--columns", "b=boolean"), ("'b' cannot be boolean", "3 values")),
+        ("5,x", ("--columns", "b=number"), ("'b'", "row 1", "'y'")),
+        ("5,x", ("--columns", "b=date"), ("'b' cannot be a date",)),
+        ("5,x", ("--columns", "c=number"), ("'c'", "not a column")),
+        ("5,x", ("--exclude", "c"), ("'c'", "not a column")),
+    ],
+)
+def test_what_cannot_be_done_fails_before_learning(last, options, words, folder, monkeypatch):
+    (folder / "long.csv").write_text("a,b\n" + "\n".join([f"{i / 7},{'xy'[i % 2]}" if i % 5 else ",x" for i in range(1, 700)] + [last]) + "\n")
+    monkeypatch.setattr(estimators.RelayImputer, "_learn", lambda *_: pytest.fail("learned"))
+    failed(run(folder / "long.csv", folder / "out.csv", "--max-rows", 20, "--save-model", folder / "m", *options), 1, *words)
+    assert sorted(p.name for p in folder.iterdir()) == ["in.csv", "long.csv"]
+
+
+def test_infinity_in_a_parquet_file_fails_before_learning(folder, monkeypatch):
+    pytest.importorskip("pyarrow")
+    pd.DataFrame({"a": [*np.arange(699) / 7, np.inf], "b": [1.5, None] * 350}).to_parquet(folder / "in.parquet")
+    monkeypatch.setattr(estimators.RelayImputer, "_learn", lambda *_: pytest.fail("learned"))
+    failed(run(folder / "in.parquet", folder / "out.parquet", "--max-rows", 20), 1, "'a' holds inf in row 699")
+
+
+def test_a_failure_while_filling_leaves_nothing(folder, monkeypatch, rows_of_a_part):
+    (folder / "c.csv").write_text(countries(700))
+    rows_of_a_part(256)
+    transform, calls = estimators.RelayImputer.transform, []
+
+    def fails_later(self, X):
+        calls.append(len(X))
+        if len(calls) == 3:
+            raise OSError("disk full")
+        return transform(self, X)
+
+    monkeypatch.setattr(estimators.RelayImputer, "transform", fails_later)
+    failed(run(folder / "c.csv", folder / "out.csv"), 1, "out.csv", "disk full")
+    assert len(calls) == 3
+    assert sorted(p.name for p in folder.iterdir()) == ["c.csv", "in.csv"]
+
+
+def test_bars_have_an_end(folder, monkeypatch):
+    import tqdm
+
+    ends, init = {}, tqdm.tqdm.__init__
+    monkeypatch.setattr(tqdm.tqdm, "__init__", lambda self, *a, **k: (ends.__setitem__(k.get("desc"), k.get("total")), init(self, *a, **k))[1])
+    (folder / "c.csv").write_text(countries(300))
+    assert run(folder / "c.csv", folder / "out.csv").exit_code == 0
+    assert ends["read"] == (folder / "c.csv").stat().st_size and ends["fill"] == 300
 
 
 def heed_interrupts():

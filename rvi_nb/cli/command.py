@@ -4,17 +4,21 @@
 
 # %% auto #0
 __all__ = ['OneLine', 'main', 'data', 'data_fetch', 'one_line', 'reproduce', 'runs', 'table', 'export_shards', 'import_shards',
-           'check', 'impute']
+           'check', 'check_targets', 'looked', 'learned', 'impute']
 
 # %% ../../nbs/cli/01_command.ipynb #c002
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .. import __version__
-from .tables import Dialect, file_format, fill_sheet, kinds_by_name, load_imputer, model_kinds, new_imputer, numbered, read_sheet, write_sheet
+from .filling import SIZE, Filler, fill_file, kinds_by_name, load_imputer, model_kinds, new_imputer, summary
+from .sources import Source, open_source
+from .tables import Dialect, file_format, numbered
 
 # %% ../../nbs/cli/01_command.ipynb #c005
 class OneLine(click.Group):
@@ -195,6 +199,46 @@ def check(source: Path, sample: int, seed: int, jobs: int | None) -> None:
     if not fine:
         raise SystemExit(1)
 
+# %% ../../nbs/cli/01_command.ipynb #c034a
+def check_targets(paths: Sequence[Path], force: bool) -> None:
+    "Complain about a file that cannot be written."
+    for path in paths:
+        if path.exists() and not force: raise click.UsageError(f"{path} exists; --force replaces it")
+        if not path.absolute().parent.is_dir(): raise click.UsageError(f"there is no folder {path.parent}")
+        if not os.access(path.absolute().parent, os.W_OK): raise click.UsageError(f"nothing can be written into the folder {path.absolute().parent}")
+
+
+def looked(source: Source, kinds: Mapping[str, str | None], max_rows: int, seed: int) -> tuple[Any, Any]:
+    "The survey of a table and the rows to learn from, with a bar if it takes long."
+    from tqdm import tqdm
+
+    with tqdm(total=source.size, desc="read", unit="", unit_scale=True, leave=False, delay=1) as bar:
+        try: return source.look(kinds, max_rows, seed, SIZE, lambda position: bar.update(position - bar.n))
+        except ValueError as e: raise click.ClickException(str(e)) from None
+
+
+def learned(source: Source, target: Path, kinds: dict[str, str], stored: Any, seed: int, max_rows: int, save_model: Path | None) -> tuple[Any, list, Any, Any]:
+    "The imputer (None if there is nothing to fill), its columns, the survey, and the schema of a Parquet file. What cannot be done is said before anything is learned."
+    from sklearn.utils import check_random_state
+
+    from rvi_nb.impute.streams import fit_chosen
+
+    known = {name: kind for name, kind in (model_kinds(stored) if stored else kinds).items() if name in source.names or not stored}
+    survey, rows = looked(source, known, max_rows, int(check_random_state(seed).randint(2**31 - 1)))
+    imputer, names = (stored, list(stored.feature_names_in_)) if stored else new_imputer(survey, kinds, seed, max_rows)
+    if absent := [n for n in names if n not in survey.names]: raise click.ClickException(f"column {absent[0]!r} is needed by the model and is not in the table")
+    if file_format(target) == ".xlsx" and survey.n >= 2**20: raise click.ClickException(f"a spreadsheet has at most {2**20 - 1} rows, the table has {survey.n}")
+    try: schema = source.schema(rows) if file_format(target) == ".parquet" else None
+    except (ValueError, TypeError) as e: raise click.ClickException(f"{source.path} does not fit into a Parquet file: {e}") from None
+    click.echo(f"{survey.holes.sum()} holes in {survey.n} rows and {len(survey.names)} columns", err=True)
+    for name in [n for n in survey.names if stored and n not in names]: click.echo(f"column {name!r} is not one of the model's: passed through", err=True)
+    imputer.set_params(verbose=True, keep_empty_features=True, add_indicator=False)
+    if not survey.only(names).holes.any() and not save_model: return None, names, survey, schema
+    try: stored or fit_chosen(imputer, survey.only(names), rows[names])
+    except ValueError as e: raise click.ClickException(str(e)) from None
+    if save_model: imputer.save(save_model)
+    return imputer.set_params(verbose=False), names, survey, schema
+
 # %% ../../nbs/cli/01_command.ipynb #c035
 @main.command()
 @click.argument("source", metavar="IN", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -207,22 +251,23 @@ def check(source: Path, sample: int, seed: int, jobs: int | None) -> None:
 @click.option("--encoding", help="Of text files. [default: UTF-8]")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Another seed, other models.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that fill rows.")
+@click.option("--max-rows", default=10_000, show_default=True, type=click.IntRange(min=1), help="Rows to learn from, chosen at random; all are filled.")
 @click.option("--model", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Use a stored model instead of learning one.")
 @click.option("--save-model", type=click.Path(dir_okay=False, path_type=Path), help="Store the model that was learned.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def impute(source: Path, target: Path, draws: int | None, columns: tuple[str, ...], exclude: tuple[str, ...], missing: tuple[str, ...], sep: str | None, encoding: str | None,
-           seed: int, jobs: int, model: Path | None, save_model: Path | None, force: bool) -> None:
+           seed: int, jobs: int, max_rows: int, model: Path | None, save_model: Path | None, force: bool) -> None:
     "Fill the holes of a table: .csv, .tsv (also .gz), .parquet or .xlsx."
     for path in (source, target): file_format(path)
     targets = [numbered(target, i + 1) for i in range(draws)] if draws else [target]
-    for path in (*targets, *([save_model] if save_model else ())):
-        if path.exists() and not force: raise click.UsageError(f"{path} exists; --force replaces it")
-        if not path.absolute().parent.is_dir(): raise click.UsageError(f"there is no folder {path.parent}")
+    check_targets([*targets, *([save_model] if save_model else [])], force)
     if model and save_model: raise click.UsageError("--save-model stores what was learned; with --model nothing is")
     if model and (columns or exclude): raise click.UsageError("--columns and --exclude are for learning; a stored model knows its columns")
     dialect, kinds = Dialect(sep, encoding, missing), kinds_by_name(columns, exclude)
     stored = load_imputer(model) if model else None
-    sheet = read_sheet(source, dialect, model_kinds(stored) if stored else kinds)
-    imputer, names = (stored, list(stored.feature_names_in_)) if stored else new_imputer(sheet.frame, kinds, seed)
-    tables = fill_sheet(sheet, imputer, names, bool(stored), draws, save_model, jobs)
-    for path, complete in zip(targets, tables, strict=True): write_sheet(path, sheet, complete, dialect)
+    table = open_source(source, dialect)
+    imputer, names, survey, schema = learned(table, target, kinds, stored, seed, max_rows, save_model)
+    fill = survey.only(names).holes.any() if imputer else False
+    try: left = fill_file(Filler(table, imputer if fill else None, names, target, dialect, draws, seed, schema), targets, survey.n, jobs)
+    except (ValueError, OSError) as e: raise click.ClickException(f"{target} cannot be written: {e}") from None
+    for line in summary(imputer, survey, left) if imputer else (): click.echo(line, err=True)

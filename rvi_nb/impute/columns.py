@@ -69,8 +69,9 @@ class Content:
         if not self.n and other.n: return other if self.sort != "category" else replace(other, values=_some(self.values | other.values))
         sorts = {self.sort, other.sort} if other.n else {self.sort}
         sort = self.sort if len(sorts) == 1 else "number" if sorts == {"number", "boolean"} else "other"
-        return Content(sort, self.n + other.n, _some(self.values | other.values), self.whole and other.whole, self.exact and other.exact, min(self.low, other.low),
-                       max(self.high, other.high), (self.trace + other.trace) % 2**64)
+        exact = self.exact and other.exact
+        return Content(sort, self.n + other.n, _some(self.values | other.values), self.whole and other.whole, exact, min(self.low, other.low), max(self.high, other.high),
+                       (self.trace + other.trace) % 2**64 if exact else 0)
 
     @property
     def counts_rows(self) -> bool:

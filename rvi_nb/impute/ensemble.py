@@ -215,13 +215,14 @@ class Ensemble:
             result[rows] = average(self.likelihood, network(q.mean))[: rows.stop - rows.start].cpu().numpy()
         return result
 
-    def draws(self, x: Tensor, seen: Tensor, n_draws: int, random_state: int, effort: Effort) -> np.ndarray:  # (n_draws, n, d) float64
+    def draws(self, x: Tensor, seen: Tensor, n_draws: int, random_state: int, effort: Effort, first_block: int = 0) -> np.ndarray:  # (n_draws, n, d) float64
         "Draws from the posterior predictive, the models and their regressions taking turns in random order."
         result, n_models, gen = np.zeros((n_draws, len(x), self.design.n_features)), len(self.seeds), generator(random_state, "draws")
         order = torch.cat([torch.randperm(n_models, generator=gen) for _ in range(-(-n_draws // n_models))])[:n_draws]
         which_set = (torch.arange(n_draws) // n_models + torch.randint(SETS, (n_models,), generator=gen)[order]) % SETS
-        rng = np.random.default_rng([random_state, n_draws])
         for rows, q, network in self.posteriors(x, seen, effort):
+            block = first_block + rows.start // BLOCK  # has numbers of its own: a table may come in parts
+            gen, rng = generator(random_state, "draws", block), np.random.default_rng([random_state, n_draws, block])
             n, guess = rows.stop - rows.start, average(self.likelihood, network(q.loc)).cpu().numpy()
             for first in range(0, n_draws, n_models):
                 z, which = q.loc + q.scale * torch.randn(q.loc.shape, generator=gen).to(q.loc), order[first : first + n_models]

@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from .base import _CONSTRAINTS, SIZE, Table, _RelayEstimator
 from .codes import code_draws, code_spread, log_densities
 from .columns import fill
-from .ensemble import Effort, average
+from .ensemble import BLOCK, Effort, average
 from ..model.fit import Epoch, check_whole
 from ..model.likelihood import Likelihood
 from ..model.posterior import Posterior
@@ -96,11 +96,13 @@ class RelayImputer(_RelayEstimator):
         X: Any,  # (n, d) rows with holes
         n_draws: int = 5,
         random_state: int = 0,  # which draws
+        first_row: int = 0,  # number of the first row of `X`, a multiple of 256, in a table whose parts are drawn one after the other
     ) -> np.ndarray | list:  # (n_draws, n, columns of `transform`); of frames, or with `set_output`, a list
         "Complete tables for multiple imputation: the holes of a row are filled with a draw from their joint posterior predictive."
         check_is_fitted(self)
+        if first_row % BLOCK: raise ValueError(f"first_row must be a multiple of {BLOCK}, got {first_row}")
         table = self._table(X)
-        draws = self.ensemble_.draws(*self.units_.standardise(table.x, table.seen), n_draws, random_state, self._part(Effort))
+        draws = self.ensemble_.draws(*self.units_.standardise(table.x, table.seen), n_draws, random_state, self._part(Effort), first_row // BLOCK)
         results = [_wrap_data_with_container("transform", self._filled(table, d, X), X, self) for d in draws]
         wrapped = table.frame is not None or _get_output_config("transform", self)["dense"] != "default"
         return results if wrapped else np.stack(results) if n_draws else draws
