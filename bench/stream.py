@@ -57,6 +57,7 @@ def write(path: Path, rows: int) -> None:
 @click.option("--out", default=Path(__file__).with_name("stream.csv"), type=click.Path(path_type=Path))
 def main(rows: tuple[int, ...], forms: tuple[str, ...], jobs: int, out: Path) -> None:
     "Measure every size and form, and put them beside those measured before."
+    spent = 0.0
     measured = pd.read_csv(out).to_dict("records") if out.exists() else []
     for n in rows:
         for form in forms:
@@ -67,9 +68,9 @@ def main(rows: tuple[int, ...], forms: tuple[str, ...], jobs: int, out: Path) ->
                 start = time.perf_counter()
                 environment = {**os.environ, "OMP_NUM_THREADS": "1"}
                 subprocess.run([sys.executable, "-c", code, "impute", str(source), str(target), "--jobs", str(jobs)], check=True, env=environment)
-                seconds = time.perf_counter() - start
-                peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-                record = {"rows": n, "form": form, "jobs": jobs, "seconds": round(seconds), "ms_per_row": round(1e3 * seconds / n, 3), "peak_mib": round(peak)}
+                seconds, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+                processor, spent, peak = used.ru_utime + used.ru_stime - spent, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+                record = {"rows": n, "form": form, "jobs": jobs, "seconds": round(seconds), "processor_seconds": round(processor), "peak_mib": round(peak)}
                 measured = [m for m in measured if (m["rows"], m["form"], m["jobs"]) != (n, form, jobs)] + [record]
                 click.echo(record)
                 write_atomically(out, pd.DataFrame(measured).sort_values(["rows", "form"]).to_csv(index=False).encode())

@@ -13,7 +13,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -107,19 +107,19 @@ def text_of(columns: Sequence[Sequence[str]], sep: str) -> str:  # cells by colu
 MARKS = frozenset(("na", "nan", "n/a", "null", "none", "?", ".", "-"))  # holes in a column of numbers or dates, in small letters
 DATES = {r"\d{4}-\d\d-\d\d": "%Y-%m-%d", r"\d{4}-\d\d-\d\d \d\d:\d\d": "%Y-%m-%d %H:%M", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "%Y-%m-%d %H:%M:%S",
          r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d": "%Y-%m-%dT%H:%M:%S"}
-_CODE, _WHOLE = re.compile(r"[+-]?0\d+"), re.compile(r"[+-]?\d+")
+_CODE, _FORMS = re.compile(r"[+-]?0\d+"), [(re.compile(pattern), form) for pattern, form in DATES.items()]
 
 
 def number(cell: str) -> float | None:  # cell: without spaces around it
     "The number in a cell; None if it is something else, as a code with a leading zero."
-    if "_" in cell or _CODE.fullmatch(cell): return None
+    if "_" in cell or (cell[:1] in "+-0" and _CODE.fullmatch(cell)): return None
     try: return float(cell)
     except ValueError: return None
 
 
 def date_form(cell: str) -> str | None:
     "How the date in a cell is written; None if it is no date."
-    return next((form for pattern, form in DATES.items() if re.fullmatch(pattern, cell)), None)
+    return next((form for pattern, form in _FORMS if cell[4:5] == "-" and pattern.fullmatch(cell)), None)
 
 # %% ../../nbs/cli/00_tables.ipynb #t010
 @dataclass(frozen=True)
@@ -152,25 +152,31 @@ class Writing:
 
 def writing_of(cells: Sequence[str], missing: Sequence[str] = ()) -> Writing:  # missing: what marks a hole, besides an empty cell
     "How cells are written."
-    import pandas as pd
-
     from rvi_nb.impute.columns import MOST, Content
 
-    distinct = {cell: (cell.strip(), count) for cell, count in Counter(cells).items()}
-    filled = {cell: (bare, count) for cell, (bare, count) in distinct.items() if bare and bare not in missing}
-    known = {cell: (bare, count, number(bare)) for cell, (bare, count) in filled.items() if bare.lower() not in MARKS}
+    counts, marks = Counter(cells), frozenset(missing)
+    filled = {cell: bare for cell in counts if (bare := cell.strip()) and bare not in marks}
+    known = {cell: bare for cell, bare in filled.items() if len(bare) > 4 or bare.lower() not in MARKS}
+    values = {cell: value for cell, bare in known.items() if (value := number(bare)) is not None}
+    others = [cell for cell in known if cell not in values]
+    whole = [cell for cell in values if known[cell].lstrip("+-").isdecimal()]
+    count = lambda found: sum(map(counts.__getitem__, found))
     place = lambda found: next(((cells.index(cell), cell) for cell in found), None)
-    count = lambda found: sum(distinct[cell][1] for cell in found)
-    numbers = [cell for cell, (*_, value) in known.items() if value is not None]
-    whole = [cell for cell in numbers if _WHOLE.fullmatch(known[cell][0])]
-    large = any(abs(int(cell)) >= 2**63 for cell in whole if len(cell) > 18)
-    values = [int(cell) if len(whole) == len(numbers) and not large else known[cell][2] for cell in numbers]
-    repeated = pd.Series(values, dtype=None if values else float).repeat([known[cell][1] for cell in numbers])
     first = [places[0] if (places := place(found)) else -1 for found in (filled, known)]
-    return Writing(len(cells), len(cells) - count(filled), count(filled) - count(known), count(numbers), count(whole), any(_CODE.fullmatch(bare) for bare, *_ in known.values()), large,
-                   place(cell for cell, (*_, value) in known.items() if value is None), place(cell for cell in numbers if math.isinf(known[cell][2] or 0)),
-                   frozenset(date_form(bare) for bare, *_ in known.values()), (first[0], first[1]),
-                   Content("text", count(filled), frozenset(islice(filled, MOST + 1))), Content.of(repeated))
+    forms = frozenset([*map(date_form, map(known.__getitem__, others)), *([None] if values else [])])
+    large = any(abs(int(cell)) >= 2**63 for cell in whole if len(cell) > 18)
+    return Writing(len(cells), len(cells) - count(filled), count(filled) - count(known), count(values), count(whole), any(_CODE.fullmatch(known[cell]) for cell in others), large,
+                   place(others), place(cell for cell, value in values.items() if math.isinf(value)), forms, (first[0], first[1]),
+                   Content("text", count(filled), frozenset(islice(filled, MOST + 1))), _numbers(values, counts, len(whole) == len(values) and not large))
+
+
+def _numbers(values: Mapping[str, float], counts: Mapping[str, int], exact: bool) -> "Content":
+    "The content of a column of these numbers, which come so often."
+    import pandas as pd
+
+    from rvi_nb.impute.columns import Content
+
+    return Content.of(pd.Series(list(map(int, values) if exact else values.values()), dtype=None if values else float).repeat([counts[cell] for cell in values]))
 
 # %% ../../nbs/cli/00_tables.ipynb #t012
 @dataclass(frozen=True)
