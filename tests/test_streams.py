@@ -172,3 +172,22 @@ def test_dask_on_a_local_cluster(columns):
     for name in before:
         assert after[name][before[name].notna()].tolist() == before[name].dropna().tolist(), name
     assert after.isna().sum().sum() == before[["note", "town"] if columns != "auto" else ["note"]].isna().sum().sum()
+
+
+def test_draws_in_parts_are_as_in_memory():
+    frame = mixed().drop(columns="note")
+    model = imputer().fit(frame)
+    whole = model.impute(frame, n_draws=3, random_state=4)
+    drawn = [model.impute(frame.iloc[start : start + 256], n_draws=3, random_state=4, first_row=start) for start in (0, 256, 512)]
+    for i, table in enumerate(whole):
+        pd.testing.assert_frame_equal(pd.concat([part[i] for part in drawn]), table, check_exact=True)
+    again = model.impute(frame.iloc[256:512], n_draws=3, random_state=4)
+    assert not again[0].equals(drawn[1][0])  # other rows of a table have other draws
+    with pytest.raises(ValueError, match="first_row must be a multiple of 256, got 100"):
+        model.impute(frame, first_row=100)
+
+
+def test_the_encoder_learns_from_parts_too():
+    frame = mixed().drop(columns="note")
+    whole = RelayEncoder(**QUICK, max_rows=60).fit(frame)
+    np.testing.assert_array_equal(learn_parts(RelayEncoder(**QUICK, max_rows=60), parts(frame, 100)).transform(frame), whole.transform(frame))
