@@ -33,6 +33,8 @@ VARIANTS = {
     "groups=(25, 50, 100)": {"groups": (25, 50, 100)},
     **{f"posterior={p}": {"posterior": p} for p in ("meanfield", "amortised")},
     "latent=8": {"latent": 8},
+    "hidden=(128, 128)": {"hidden": (128, 128)},
+    "patience=10": {"patience": 10},
 }
 
 
@@ -68,7 +70,7 @@ def measure(name: str, rate: float, variant: str) -> dict:
 @click.option("--out", default=Path(__file__).with_name("defaults.csv"), type=click.Path(path_type=Path))
 def main(out: Path) -> None:
     "Measure what is not in the table yet."
-    cells = [(name, rate, variant) for variant in ("KNNImputer", "IterativeImputer", *VARIANTS) for name, rate in CELLS]
+    cells = [(name, rate, variant) for name, rate in CELLS for variant in ("KNNImputer", "IterativeImputer", *VARIANTS)]
     extend(out, FIELDS, cells, measure, DataError)
 
 
