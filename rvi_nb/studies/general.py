@@ -223,19 +223,20 @@ ALGORITHM = 1  # raised when results change that are kept
 def solve(
     task: str,  # of TASKS
     model: str,
+    seed: int,
     size: Profile,
     folder: Path,  # where results are kept
-) -> Results:
-    "The results of a model on a task, from its file if there is one."
-    about = dict(task=task, model=model, n_train=size.n_train, n_test=size.n_test, epochs=size.epochs, seeds=list(size.seeds), algorithm=ALGORITHM, lr=LR, batch_size=BATCH, latent=LATENT, groups=list(GROUPS))
-    path = Path(folder) / f"{task}-{model}-{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
+) -> dict[str, Any]:  # curves (epochs,), and losses
+    "The results of a model on a task at a seed, from its file if there is one."
+    about = dict(task=task, model=model, n_train=size.n_train, n_test=size.n_test, epochs=size.epochs, seed=seed, algorithm=ALGORITHM, lr=LR, batch_size=BATCH, latent=LATENT, groups=list(GROUPS))
+    path = Path(folder) / f"{task}-{model}-{seed}-{hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
     try: tensors, note = load_tensors(path)
     except (FileNotFoundError, ValueError): tensors, note = {}, {}
     if note != about:
-        with one_thread(): found = TASKS[task].solve(model, size.n_train, size.n_test, size.epochs, size.seeds)
-        tensors = {k: torch.as_tensor(v, dtype=torch.float64) for k, v in found.items()}
+        with one_thread(): found = TASKS[task].solve(model, size.n_train, size.n_test, size.epochs, (seed,))
+        tensors = {k: torch.as_tensor(v[0], dtype=torch.float64) for k, v in found.items()}
         save_tensors(path, tensors, about)
-    return {k: v.numpy() for k, v in tensors.items()}
+    return {k: v.numpy() if v.ndim else v.item() for k, v in tensors.items()}
 
 
 def general_results(
@@ -248,9 +249,8 @@ def general_results(
     rows: list[dict[str, Any]] = []
     unavailable: dict[str, str] = {}
     for name in chosen:
-        try: found = {model: solve(name, model, size, Path(folder)) for model in TASKS[name].models}
+        try: rows += [dict(task=name, model=model, seed=s, **solve(name, model, s, size, Path(folder))) for model in TASKS[name].models for s in size.seeds]
         except DataError as e: unavailable[TASKS[name].dataset] = str(e)
-        else: rows += [dict(task=name, model=m, seed=s, **{k: v[i] for k, v in r.items()}) for m, r in found.items() for i, s in enumerate(size.seeds)]
     frame = pd.DataFrame(rows, columns=["task", "model", "seed", "train_curve", "test_curve", "train_loss", "test_loss", "hidden_loss"])
     frame.attrs["unavailable"] = unavailable
     return frame
