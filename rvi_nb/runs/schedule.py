@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from safetensors import SafetensorError
-from safetensors import torch as safetensors
 from torch import Tensor
 from tqdm import tqdm
 
 from ..base.files import sweep
+from ..base.tensors import declare, open_tensors, read_tensors
 from ..data import datasets
 from ..data.datasets import DATASETS, Dataset, fetch
 from ..data.sources import DataError
@@ -170,10 +169,12 @@ def kept(run: Run, store: Store | str | Path) -> Kept:
     if not path.exists(): raise ValueError(f"run {run} was not kept in {store.path}: ensure it with keep=True")
     data = group_data([run])
     (posterior, net), likelihood = build([run], data.train.n_features)
+    modules = {"posterior": posterior, "decoder": net}
+    wanted = {f"{name}.{k}": what for name, module in modules.items() for k, what in declare(module.state_dict()).items()}
     try:
-        tensors = safetensors.load(path.read_bytes())
-        for name, module in (("posterior", posterior), ("decoder", net)):
-            module.load_state_dict({k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")})
+        with open_tensors(path) as file:  # a run that diverged is a result too
+            tensors = read_tensors(file, wanted | {"local": ("F32", (1, data.train.n_rows, posterior.n_local))}, finite=False)
+        for name, module in modules.items(): module.load_state_dict({k.removeprefix(f"{name}."): t for k, t in tensors.items() if k.startswith(f"{name}.")})
         return Kept(posterior.requires_grad_(False), net.requires_grad_(False), likelihood, tensors["local"], data)
-    except (SafetensorError, RuntimeError, KeyError) as e:
+    except ValueError as e:
         raise StoreError(f"the model {path} is damaged: {e}; remove it, and ensure its run with keep=True") from e
