@@ -168,11 +168,18 @@ def copula() -> tuple[str, Fill]:
 
 
 def hyperimpute() -> tuple[str, Fill]:
-    "HyperImpute: a model chosen for each column; no draws."
+    "HyperImpute: a model chosen for each column; categories as codes, all of them few enough to be classified; no draws."
     from hyperimpute.plugins.imputers import Imputers
 
-    fill = lambda x, seed: iter([Imputers().get("hyperimpute", random_state=seed).fit_transform(pd.DataFrame(x)).to_numpy()])
-    return f"hyperimpute {version('hyperimpute')}, scikit-learn {version('scikit-learn')}", numbers(fill)
+    def fill(seen: pd.DataFrame, seed: int) -> Iterator:
+        values = {c: sorted(seen[c].dropna().unique()) for c, dtype in seen.dtypes.items() if dtype != np.float64}
+        codes = seen.assign(**{c: pd.Index(v).get_indexer(seen[c].astype(object)) for c, v in values.items()}).astype(np.float64).mask(seen.isna())
+        few = max([5, *(len(v) + 2 for v in values.values())])  # 5 as it comes; it counts the hole as a value, and takes fewer than this for classes
+        full = Imputers().get("hyperimpute", random_state=seed, class_threshold=few).fit_transform(codes).set_axis(seen.columns, axis=1)
+        cells = {c: np.array(v, dtype=object)[full[c].round().clip(0, len(v) - 1).astype(int)] for c, v in values.items()}
+        yield seen.where(seen.notna(), full.assign(**cells)).astype(seen.dtypes.to_dict())
+
+    return f"hyperimpute {version('hyperimpute')}, scikit-learn {version('scikit-learn')}", fill
 
 
 def relay() -> tuple[str, Fill]:
