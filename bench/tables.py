@@ -1,6 +1,6 @@
 """How well do imputers fill tables as people have them? One row of tables.csv per table, mechanism, mask and method.
 
-Real tables with numbers, whole numbers, booleans and categories, complete rows only, at most 400 rows and 30 columns of each. Cells are hidden completely at
+Real tables with numbers, whole numbers, booleans and categories, complete rows only, at most 300 rows and 24 columns of each. Cells are hidden completely at
 random (MCAR, three in ten or half of them), depending on columns that stay complete (MAR), or depending on the hidden value itself (MNAR), with three masks each.
 All methods see the same holes and fill the table they were fitted on. Noted are
 
@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from table import extend
 
-MOST_ROWS, MOST_COLUMNS, MOST_CATEGORIES, MOST_COMMON = 400, 30, 20, 0.95
+MOST_ROWS, MOST_COLUMNS, MOST_CATEGORIES, MOST_COMMON = 300, 24, 20, 0.95
 MECHANISMS, MASKS, DRAWS = ("MCAR 30%", "MCAR 50%", "MAR", "MNAR"), (1, 2, 3), 5
 FIELDS = ("table", "mechanism", "mask", "method", "version", "rmse", "error_rate", "energy", "seconds", "draw_seconds")
 
@@ -257,7 +257,7 @@ def main(methods: tuple[str, ...], names: tuple[str, ...], mechanisms: tuple[str
     if unknown := set(methods) - set(METHODS):
         raise click.BadParameter(f"{', '.join(unknown)}: the methods are {', '.join(METHODS)}", param_hint="--method")
     names = names or tuple(CHOOSING if choosing else REPORTED)
-    cells = [(n, how, mask, m) for mask in MASKS[:masks] for m in methods or METHODS for n in names for how in mechanisms or MECHANISMS]
+    cells = [(n, how, mask, m) for mask in MASKS[:masks] for how in mechanisms or MECHANISMS for m in methods or METHODS for n in names]
     extend(out, FIELDS, cells, measure, ImportError)
 
 
