@@ -226,6 +226,8 @@ def test_order_of_the_paper():
     early = {r.key for r in first}
     loads = [sum(work(r) for r in part if r.key in early) for part in parts]
     assert max(loads) < 1.2 * min(loads)  # nobody waits for another's share of what comes first
+    standard = [read_figure(p, {"profile": "standard"}) for p in find_figures((), notebooks())]
+    assert {r.key for f in standard for r in f.grid} < set(keys)  # whoever has the paper's runs has those of the standard profile
 
 
 def test_a_reproduction_computes_in_that_order(tiny, tmp_path):
