@@ -399,7 +399,7 @@ def test_a_run_of_a_newer_version_costs_one_line(store, tmp_path):
     for read in (everything, measured):
         with pytest.raises(StoreError, match=r"colour.*update rvi_nb"):
             read(Store(store.path))
-    code, output = command_line("runs", "--profile", "smoke", "--store", store.path, "export", tmp_path / "runs.csv")
+    code, output = command_line("runs", "--profile", "smoke", "--store", store.path, "table", tmp_path / "runs.csv")
     assert code == 1 and len(output.strip().splitlines()) == 1 and "colour" in output
 
 

@@ -183,7 +183,7 @@ def test_draws_in_parts_are_as_in_memory():
         pd.testing.assert_frame_equal(pd.concat([part[i] for part in drawn]), table, check_exact=True)
     again = model.impute(frame.iloc[256:512], n_draws=3, random_state=4)
     assert not again[0].equals(drawn[1][0])  # other rows of a table have other draws
-    with pytest.raises(ValueError, match="first_row must be a multiple of 256, got 100"):
+    with pytest.raises(ValueError, match="first_row must be a multiple of 128, got 100"):
         model.impute(frame, first_row=100)
 
 
