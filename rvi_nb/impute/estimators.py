@@ -96,7 +96,7 @@ class RelayImputer(_RelayEstimator):
         X: Any,  # (n, d) rows with holes
         n_draws: int = 5,
         random_state: int = 0,  # which draws
-        first_row: int = 0,  # number of the first row of `X`, a multiple of 256, in a table whose parts are drawn one after the other
+        first_row: int = 0,  # number of the first row of `X`, a multiple of 128, in a table whose parts are drawn one after the other
     ) -> np.ndarray | list:  # (n_draws, n, columns of `transform`); of frames, or with `set_output`, a list
         "Complete tables for multiple imputation: the holes of a row are filled with a draw from their joint posterior predictive."
         check_is_fitted(self)
