@@ -14,6 +14,7 @@ NOTEBOOKS = sorted(p for p in ROOT.glob("nbs/**/*.ipynb") if p.parent.name != "f
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook(path, monkeypatch):
     monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("IN_TEST", "1")  # nbdev sets it too, and would leave it: its commands then do nothing, in later tests as well
     passed, _ = run_notebook(path, skip_flags=["notest"], force_flags=[], basepath=ROOT)
     assert passed, f"{path.name} failed: its traceback is in the captured output"
 
