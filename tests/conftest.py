@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from rvi_nb.base.paths import plain_torch
 from rvi_nb.report.reproduce import reproduce
@@ -22,6 +23,15 @@ def path(request):
     else:
         with plain_torch():
             yield request.param
+
+
+@pytest.fixture
+def one_thread():
+    "Small products, on one thread: as fast, and whatever else the machine does."
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

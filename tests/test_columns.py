@@ -5,19 +5,13 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from rvi_nb import RelayEncoder, RelayImputer
 
 QUICK = {"max_epochs": 40, "latent": 3, "groups": (2, 4), "hidden": (16,), "variance": 0.1}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def imputer(**options):

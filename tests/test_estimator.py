@@ -33,12 +33,7 @@ from rvi_nb.model.compiled import Epochs, Settling
 QUICK = {"max_epochs": 3, "inference_steps": 5, "latent": 3, "groups": (2, 4), "hidden": (8,)}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def imputer(**options):

@@ -61,12 +61,7 @@ class Poisson(Likelihood):
         return ~((x >= 0) & (x == x.round()))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def encoder(**options):

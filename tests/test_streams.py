@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from rvi_nb import RelayEncoder, RelayImputer
 from rvi_nb.impute.columns import Content, kind_of
@@ -13,12 +12,7 @@ from rvi_nb.impute.streams import fill_dask, fill_parts, learn_dask, learn_parts
 QUICK = {"max_epochs": 3, "latent": 2, "groups": (2,), "hidden": (4,), "variance": 0.1, "inference_steps": 3}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def imputer(**options):
