@@ -1,8 +1,18 @@
-"""The same run has the same bits in a process that compiles its loops and in one that finds them compiled."""
+"""The same run has the same bits in a process that compiles its loops and in one that finds them compiled, and on any number of threads."""
 
 import os
 import subprocess
 import sys
+
+import pytest
+import torch
+
+from rvi_nb.base.random import generator
+from rvi_nb.model.decoder import decoder
+from rvi_nb.model.fit import fit
+from rvi_nb.model.infer import infer
+from rvi_nb.model.missing import incomplete, mcar
+from rvi_nb.model.posterior import Amortised, MeanField, Relay
 
 LEARN = """
 from rvi_nb.runs.compute import compute
@@ -18,3 +28,25 @@ def test_first_and_second_process_agree(tmp_path):
     first = learn()
     assert any(tmp_path.rglob("*.nbi"))
     assert first and learn() == first
+
+
+@pytest.mark.parametrize(
+    "make", [lambda s: Relay(4, (3, 5), seeds=s), lambda s: MeanField(4, s), lambda s: Amortised(7, 4, (6, 5), s)], ids=["rvi", "vad", "vae"]
+)
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["blocks side by side", "runs side by side"])
+def test_threads_change_no_bit(make, seeds):
+    x = torch.randn(900, 7, generator=generator(0))
+    data = incomplete(x, torch.stack([mcar(x.shape, 0.5, generator(s)) for s in seeds]))
+
+    def learn(threads: int):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            f = fit(make(seeds), decoder(7, (6, 5), 4, seeds), data, 3)
+            found = infer(f.posterior, f.decoder, data, f.steps_per_epoch, 5)
+        finally:
+            torch.set_num_threads(before)
+        return [f.curve, f.loss, found.curve, found.loss], [f.local, found.local, *(p.detach() for p in f.decoder.parameters())]
+
+    (numbers, tensors), (others, again) = learn(1), learn(3)
+    assert all((a == b).all() for a, b in zip(numbers, others, strict=True)) and all(a.equal(b) for a, b in zip(tensors, again, strict=True))

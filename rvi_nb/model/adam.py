@@ -84,7 +84,8 @@ def _pace_cpu(value, grad, means, squares, size, way, age1, age2, rest1, rest2, 
     for r in range(value.shape[0]):
         p, g, m, v, step, far = value[r], grad[r], means[r], squares[r], size[r], way[r]
         for j in range(p.shape[0]):
-            m[j] = age1 * m[j] + rest1 * g[j]
+            now = age1 * m[j] + rest1 * g[j]
+            m[j] = now if abs(now) > tiny else now - now  # subnormal numbers are slow
             v[j] = age2 * v[j] + rest2 * g[j] * g[j]
             w = np.sqrt(v[j])
             p[j] -= step * m[j] / (w * root + eps) + far * m[j] / (w + tiny)

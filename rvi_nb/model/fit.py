@@ -113,14 +113,14 @@ def _libraries() -> ThreadpoolController:
 
 
 @contextmanager
-def one_thread(when: bool = True) -> Iterator[None]:
-    "Inside, products use a single thread: faster at our sizes, and a run then has the same bits in any group."
+def one_thread(when: bool = True) -> Iterator[int]:
+    "Inside, products use a single thread: faster at our sizes, and a run then has the same bits in any group. Gives the number of threads that are free for other things."
     before = torch.get_num_threads()
-    if not when: yield
+    if not when: yield 1
     else:
         torch.set_num_threads(1)
         try:
-            with _libraries().limit(limits=1): yield
+            with _libraries().limit(limits=1): yield before
         finally: torch.set_num_threads(before)
 
 
@@ -160,6 +160,7 @@ class Training:
         posterior_lr: Tensor,  # (R,) of what is shared by a posterior without encoder, and of rows' own parameters
         batch_size: int,
         coast: bool = True,  # as `RowAdam` has it
+        threads: int = 1,  # for runs side by side
     ):
         self.posterior, self.decoder, self.data, self.likelihood, self.batch_size = posterior, decoder, data, likelihood, batch_size
         pairs = [*rated(decoder, lr), *rated(likelihood, lr), *rated(posterior, lr if posterior.reads_data else posterior_lr)]
@@ -171,7 +172,7 @@ class Training:
         self.curve: list[np.ndarray] = []  # after each epoch (R,)
         self.compiled = None
         if is_small(decoder, data) and applies(posterior, decoder, data, likelihood) and len(pairs) == len([*decoder.parameters(), *posterior.parameters()]):
-            self.compiled = Epochs(cast(Any, posterior), cast(MLP, decoder), data, cast(Gaussian, likelihood), self.shared, lr, self.table, posterior_lr, coast, batch_size)
+            self.compiled = Epochs(cast(Any, posterior), cast(MLP, decoder), data, cast(Gaussian, likelihood), self.shared, lr, self.table, posterior_lr, coast, batch_size, threads)
 
     def epoch(self) -> None:
         "One pass over all rows."
@@ -265,8 +266,8 @@ def fit(
     check_parts(posterior, decoder, data, likelihood)
     rates = per_run(lr, data.n_runs, "lr"), per_run(lr if posterior_lr is None else posterior_lr, data.n_runs, "posterior_lr")
     data, posterior, decoder, likelihood = data.to(device), posterior.to(device), decoder.to(device), likelihood.to(device)
-    with torch.enable_grad(), one_thread(is_small(decoder, data)):
-        training = Training(posterior, decoder, data, likelihood, *rates, batch_size, coast)
+    with torch.enable_grad(), one_thread(is_small(decoder, data)) as threads:
+        training = Training(posterior, decoder, data, likelihood, *rates, batch_size, coast, threads)
         _open(training, checkpoint, resume)
         return _run(training, epochs, sample, progress, on_epoch, checkpoint, every)
 

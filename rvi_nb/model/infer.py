@@ -8,6 +8,7 @@ __all__ = ['settle', 'Inference', 'infer']
 # %% ../../nbs/model/08_infer.ipynb #c002
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .adam import PacedAdam
-from .compiled import Settling, applies
+from .compiled import Settling, Threads, applies
 from .decoder import Decoder, as_decoder
 from .fit import Streams, check_whole, is_small, one_thread, per_run, sample_size
 from .likelihood import Gaussian, Likelihood
@@ -71,14 +72,14 @@ def infer(
     rate = per_run(lr, data.n_runs, "lr").numpy()
     data, posterior, decoder, likelihood = data.to(device), posterior.to(device), decoder.to(device), likelihood.to(device)
     parts = posterior, decoder, likelihood
-    with torch.enable_grad(), one_thread(is_small(decoder, data)), frozen(*parts), mode(False, *parts):
-        local, sums = _place(parts, data, steps_per_epoch, epochs, rate, sample, progress)
+    with torch.enable_grad(), one_thread(is_small(decoder, data)) as threads, frozen(*parts), mode(False, *parts):
+        local, sums = _place(parts, data, steps_per_epoch, epochs, rate, sample, progress, threads)
         run = torch.arange(data.n_runs, device=data.x.device)[:, None]
         loss = mean_error(parts[0], parts[1], data, lambda rows: local[run, rows], torch.arange(data.n_rows, device=data.x.device).repeat(data.n_runs, 1), parts[2]).numpy()
     return Inference(local, (sums[0] / sums[1]).numpy() if posterior.n_local else np.repeat(loss[:, None], epochs, 1), loss)
 
 # %% ../../nbs/model/08_infer.ipynb #c007
-def _place(parts: tuple, data: Incomplete, steps_per_epoch: int, epochs: int, lr: np.ndarray, sample: int | None, progress: bool) -> tuple[Tensor, Tensor]:
+def _place(parts: tuple, data: Incomplete, steps_per_epoch: int, epochs: int, lr: np.ndarray, sample: int | None, progress: bool, threads: int) -> tuple[Tensor, Tensor]:
     "The own parameters of all rows, and of each epoch the sum and number of errors, (2, R, epochs)."
     (posterior, decoder, likelihood), n_runs, n = parts, data.n_runs, data.n_rows
     noise = Streams(posterior.seeds, "inference noise")(torch.randn, epochs, posterior.latent).to(data.x)
@@ -86,17 +87,28 @@ def _place(parts: tuple, data: Incomplete, steps_per_epoch: int, epochs: int, lr
     run = torch.arange(n_runs, device=data.x.device)[:, None]
     result, sums = data.x.new_empty(n_runs, n, posterior.n_local), torch.zeros(2, n_runs, epochs, dtype=torch.float64)
     if not posterior.n_local: return result, sums
-    fast = None
-    if is_small(decoder, data) and applies(posterior, decoder, data, likelihood) and type(posterior).fresh is Posterior.fresh:
-        fast = Settling(posterior, decoder, data, likelihood, posterior.start(1, "inference"), noise, lr, steps_per_epoch)
-    for i, rows in enumerate(tqdm(blocks, disable=not progress, desc="infer", unit="block")):
-        rows, watched = rows.contiguous(), 256 * i < sample_size(n, sample)
+    fast = is_small(decoder, data) and applies(posterior, decoder, data, likelihood) and type(posterior).fresh is Posterior.fresh
+    within, across = (threads, 1) if n_runs >= threads else (1, min(threads, len(blocks)))  # runs on threads, or blocks
+    free: SimpleQueue[Settling] = SimpleQueue()
+    for _ in range(across if fast else 0): free.put(Settling(posterior, decoder, data, likelihood, posterior.start(1, "inference"), noise, lr, steps_per_epoch, threads=within))
+    bar = tqdm(total=len(blocks), disable=not progress, desc="infer", unit="block")
+
+    def place(i: int) -> Tensor | None:  # (2, R, epochs) if the block is watched
+        rows, watched = blocks[i].contiguous(), 256 * i < sample_size(n, sample)
+        seen, settling = torch.zeros_like(sums) if watched else None, free.get() if fast else None
         start = local = posterior.fresh(decoder, data, rows, likelihood)
-        if fast: steps = _settle_compiled(fast, rows, epochs, watched)
+        if settling: steps = _settle_compiled(settling, rows, epochs, watched)
         else: steps = enumerate(settle(posterior, decoder, data, rows, start, noise, lr, steps_per_epoch, likelihood))
         for epoch, local in steps:
-            if watched: sums[:, :, epoch] += fast.errors(rows) if fast else torch.stack(error_sums(likelihood, decode(posterior, decoder, data, local, rows), data, rows))
+            if seen is not None: seen[:, :, epoch] = settling.errors(rows) if settling else torch.stack(error_sums(likelihood, decode(posterior, decoder, data, local, rows), data, rows))
         result[run, rows] = local.expand(-1, rows.shape[1], -1)
+        if settling: free.put(settling)
+        bar.update()
+        return seen
+
+    with bar:
+        for seen in Threads(across if fast else 1).map(place, range(len(blocks))):
+            if seen is not None: sums += seen
     return result, sums
 
 

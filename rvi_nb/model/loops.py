@@ -121,47 +121,27 @@ def _learn_net(net, moments, rate, step, beta1, beta2, eps):  # moments: means a
         _adam(net.biases[layer], net.to_biases[layer], moments[2][layer], moments[3][layer], size, beta1, beta2, root, eps)
 
 # %% ../../nbs/model/06b_loops.ipynb #k002
-@njit(cache=True, fastmath={"nnan", "nsz"})
-def _around(size, cut):
-    "How many are at or above a cut, the smallest of them, and the largest below."
-    above, below, count = size.dtype.type(3e38), size.dtype.type(-1), np.int32(0)
-    for j in range(size.shape[0]):
-        on = size[j] >= cut
-        count += np.int32(on)
-        above = min(above, size[j] if on else size.dtype.type(3e38))
-        below = max(below, size.dtype.type(-1) if on else size[j])
-    return count, above, below
-
-
-@njit(cache=True)
-def _recall(size, want, cut):
-    "A cut near the old one with exactly `want` entries at or above it; 0 if it is far away."
-    for _ in range(5):
-        count, above, below = _around(size, cut)
-        if count == want: return cut
-        cut = above * size.dtype.type(1.0000002) if count > want else below
-    return size.dtype.type(0)
-
-
 @njit(cache=True)
 def _keep_recalled(a, groups, n_kept, cuts, rows, kept, mask):  # cuts (N, groups): of the last visit, 0 for none
     "As `_keep_top_cpu`, with the thresholds of the last visit to start from."
-    size, limit, zero, total = np.empty((groups.max() + 31) // 32 * 32, a.dtype), np.empty(kept.shape[1], a.dtype), a.dtype.type(0), n_kept.sum()
+    size, zero = np.empty((groups.max() + 31) // 32 * 32, a.dtype), a.dtype.type(0)
     for i in range(a.shape[0]):
-        row, on, out, memory, start, count = a[i], mask[i], kept[i], cuts[rows[i]], 0, np.int32(0)
+        memory, start, equals = cuts[rows[i]], 0, False
         for g in range(groups.shape[0]):
-            part, stop = size[: (groups[g] + 31) // 32 * 32], start + groups[g]
-            for j in range(groups[g]):
-                part[j] = abs(row[start + j])
-            part[groups[g] :] = -1
-            cut = _recall(part, n_kept[g], memory[g]) if memory[g] > 0 else zero
-            memory[g] = cut if cut > 0 else _threshold(part, n_kept[g])
-            limit[start:stop], start = memory[g], stop
-        for j in range(out.shape[0]):
-            on[j] = abs(row[j]) >= limit[j]
-            count += np.int32(on[j])
-            out[j] = row[j] if on[j] else zero
-        if count != total:  # equals
+            n, stop, count = groups[g], start + groups[g], np.int32(0)
+            row, out, on, part = a[i, start:stop], kept[i, start:stop], mask[i, start:stop], size[: (n + 31) // 32 * 32]
+            for j in range(n):
+                part[j] = abs(row[j])
+            part[n:] = -1
+            cut = _threshold(part, n, n_kept[g], memory[g] if memory[g] > 0 else part[0])
+            for j in range(n):
+                on[j] = part[j] >= cut
+            for j in range(n):
+                out[j] = row[j] if part[j] >= cut else zero
+            for j in range(n):
+                count = np.int32(count + np.int32(part[j] >= cut))
+            memory[g], start, equals = cut, stop, equals or count != n_kept[g]
+        if equals:
             _keep_top_cpu(a[i : i + 1], groups, n_kept, kept[i : i + 1], mask[i : i + 1])
             memory[:] = 0
 

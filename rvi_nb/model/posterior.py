@@ -44,22 +44,20 @@ def _largest(size):
 
 # %% ../../nbs/model/03_posterior.ipynb #c013
 @njit(cache=True)
-def _threshold(size, want):  # size: |a| of one group, padded with -1 to a multiple of 32
+def _threshold(size, n, want, guess):  # size: |a| of the n of one group, padded with -1 to a multiple of 32; guess > 0
     "A value with exactly `want` entries of `size` at or above it or, where equals prevent that, the value of the equals."
-    half, low = size.dtype.type(0.5), size.dtype.type(0)
-    high = size.dtype.type(1.0001) * _largest(size) + size.dtype.type(2e-38)
-    middle = half * (low + high)
-    while low < middle < high:
-        count = np.int32(0)
+    f = size.dtype.type
+    low, high, n_low, n_high, cut, step = f(0), f(3e38), np.int32(n), np.int32(0), guess, 0
+    while low < cut < high:
+        count, step = np.int32(0), step + 1
         for j in range(size.shape[0]):
-            count += np.int32(size[j] >= middle)
-        if count == want:
-            return middle
-        if count > want:
-            low = middle
-        else:
-            high = middle
-        middle = half * (low + high)
+            count = np.int32(count + np.int32(size[j] >= cut))
+        if count == want: return cut
+        if count > want: low, n_low = cut, count
+        else: high, n_high = cut, count
+        if high == f(3e38): cut *= f(2) if step > 8 else f(1) + f(2.4) * f(count - want) / f(n)
+        else: cut = low + f(n_low - want) / f(n_low - n_high) * (high - low)
+        if high < f(3e38) and (step > 8 or not low < cut < high): cut = low + f(0.5) * (high - low)
     return low
 
 # %% ../../nbs/model/03_posterior.ipynb #c014
@@ -70,7 +68,7 @@ def _keep_group(row, want, size, keep):  # one row's coefficients of one group; 
     for j in range(n):
         size[j] = abs(row[j])
     size[n:] = -1
-    cut = _threshold(size, want)
+    cut = _threshold(size, n, want, size.dtype.type(0.5) * _largest(size) + size.dtype.type(2e-38))
     for j in range(n):
         keep[j] = size[j] >= cut
         above += np.int32(keep[j])
