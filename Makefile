@@ -25,7 +25,7 @@ browser:
 	  || echo "chromium cannot be installed here: the tests of the report page will be skipped"
 
 test: setup data browser
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check

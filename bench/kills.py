@@ -2,7 +2,7 @@
 
     python bench/kills.py [KILLS] [--grids] [--seed SEED] [--folder FOLDER]
 
-Driver, worker or notebook kernel get SIGKILL at random moments of `rvi reproduce` with two figures (or, with --grids, of two
+Driver, worker, notebook or the process that notebooks are copies of get SIGKILL at random moments of `rvi reproduce` with two figures (or, with --grids, of two
 grids of small runs without notebooks). Whenever a reproduction was finished in spite of it, its tables must be those of an
 undisturbed one, bit for bit, every run must have been finished once, no temporary file may be left, and another begins.
 Needs Linux.
@@ -60,13 +60,14 @@ def family(driver: int) -> dict[str, list[int]]:
             lines[int(folder.name)] = (folder / "cmdline").read_bytes()
         except (OSError, IndexError):
             continue
-    found, below = {"driver": [driver], "worker": [], "kernel": []}, {driver}
+    found, below = {"driver": [driver], "worker": [], "notebook": [], "server": []}, {driver}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
     for pid in below - {driver}:
-        kind = "kernel" if b"ipykernel" in lines[pid] else "worker" if b"spawn_main" in lines[pid] else None
-        if kind:
-            found[kind].append(pid)
+        if b"spawn_main" in lines[pid]:
+            found["worker"].append(pid)
+        elif b"forkserver" in lines[pid]:
+            found["notebook" if b"forkserver" in lines.get(parents[pid], b"") else "server"].append(pid)
     return {kind: pids for kind, pids in found.items() if pids}
 
 
@@ -88,7 +89,7 @@ def temporary(out: Path) -> list[str]:
 
 def kill_and_resume(folder: Path, kills: int, grids: bool, seed: int = 0, say=print) -> dict[str, int]:
     "Do what this script is about; how often which kind of process was killed, and in how many reproductions."
-    moments, counts, rounds = random.Random(seed), {"driver": 0, "worker": 0, "kernel": 0}, 0
+    moments, counts, rounds = random.Random(seed), dict.fromkeys(("driver", "worker", "notebook", "server"), 0), 0
     began, reference = time.time(), folder / "undisturbed"
     if start(reference, grids).wait():
         raise RuntimeError(f"the undisturbed reproduction failed: {reference.with_suffix('.log').read_text()[-2000:]}")

@@ -175,12 +175,12 @@ def test_runs_of_unavailable_datasets_are_not_stored(tmp_path, monkeypatch):
 
 def test_a_killed_notebook_gets_a_second_chance_and_costs_the_others_nothing(tmp_path):
     folder, out, said = tmp_path / "figures", tmp_path / "out", []
-    write(folder, "figA1_kernel", ONCE.format("kernel", "os.getpid()"))
-    write(folder, "figA2_process", ONCE.format("process", "os.getppid()"))
-    write(folder, "figA3_always", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)")
+    write(folder, "figA1_once", ONCE.format("once", "os.getpid()"))
+    write(folder, "figA2_parent", ONCE.format("parent", "os.getppid()"))  # what the processes of notebooks are copies of
+    write(folder, "figA3_always", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     write(folder, "figA4_fine")
     assert not reproduce((), "smoke", out, jobs=2, folder=folder, say=said.append)
-    assert statuses(out) == {"figA1_kernel": "ok", "figA2_process": "ok", "figA3_always": "failed", "figA4_fine": "ok"}
+    assert statuses(out) == {"figA1_once": "ok", "figA2_parent": "ok", "figA3_always": "failed", "figA4_fine": "ok"}
     assert [line for line in said if "failed" in line] == ["figA3_always failed: killed twice, the second time while it ran alone: is there too little memory?"]
     assert "killed twice" in (out / "index.html").read_text() and not list(out.rglob("*.part"))
 
