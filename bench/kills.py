@@ -1,9 +1,8 @@
 """Kill a reproduction at random, resume it, and see that nothing was lost and nothing was computed twice.
 
-    python bench/kills.py [KILLS] [--grids] [--seed SEED] [--folder FOLDER]
+    python bench/kills.py [KILLS] [--seed SEED] [--folder FOLDER]
 
-Driver, worker, notebook or the process that notebooks are copies of get SIGKILL at random moments of `rvi reproduce` with two figures (or, with --grids, of two
-grids of small runs without notebooks). Whenever a reproduction was finished in spite of it, its tables must be those of an
+Driver, a worker or notebook, or the process that these are copies of get SIGKILL at random moments of `rvi reproduce` with two figures. Whenever a reproduction was finished in spite of it, its tables must be those of an
 undisturbed one, bit for bit, every run must have been finished once, no temporary file may be left, and another begins.
 Needs Linux.
 """
@@ -22,33 +21,14 @@ from pathlib import Path
 FIGURES = ("fig02", "figA1")
 
 
-def drive(out: Path) -> bool:
-    "Two grids, the first with its models, into tables; whether everything was computed."
-    from rvi_nb.model.models import PAPER
-    from rvi_nb.runs.run import Run, product
-    from rvi_nb.runs.schedule import ensure
-
-    base = Run(dataset="toy", n_train=400, n_test=100, epochs=40)
-    grids = {"kept": product(base, model=PAPER, rate=(0.1, 0.5), seed=range(3)), "more": product(base, model=PAPER, rate=(0.5, 0.9), seed=range(3))}
-    for name, grid in grids.items():
-        frame = ensure(grid, out / "runs.sqlite", jobs=2, keep=name == "kept", progress=False)
-        frame["curve"] = [c.tobytes().hex() for c in frame.train_curve]
-        frame.drop(columns=["seconds", "train_curve", "test_curve", "probe_curve"]).to_csv(out / f"{name}.csv", index=False)
-        if len(frame) < len(grid):
-            return False
-    return True
-
-
-def command(out: Path, grids: bool) -> list[str]:
-    if grids:
-        return [sys.executable, __file__, "--drive", str(out)]
+def command(out: Path) -> list[str]:
     return [str(Path(sys.executable).with_name("rvi")), "reproduce", *FIGURES, "--profile", "smoke", "--out", str(out), "--jobs", "2"]
 
 
-def start(out: Path, grids: bool) -> subprocess.Popen:
+def start(out: Path) -> subprocess.Popen:
     out.mkdir(parents=True, exist_ok=True)
     with open(out.with_suffix(".log"), "ab") as log:
-        return subprocess.Popen(command(out, grids), stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return subprocess.Popen(command(out), stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def family(driver: int) -> dict[str, list[int]]:
@@ -60,14 +40,12 @@ def family(driver: int) -> dict[str, list[int]]:
             lines[int(folder.name)] = (folder / "cmdline").read_bytes()
         except (OSError, IndexError):
             continue
-    found, below = {"driver": [driver], "worker": [], "notebook": [], "server": []}, {driver}
+    found, below = {"driver": [driver], "copy": [], "original": []}, {driver}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
     for pid in below - {driver}:
-        if b"spawn_main" in lines[pid]:
-            found["worker"].append(pid)
-        elif b"forkserver" in lines[pid]:
-            found["notebook" if b"forkserver" in lines.get(parents[pid], b"") else "server"].append(pid)
+        if b"forkserver" in lines[pid]:
+            found["copy" if b"forkserver" in lines.get(parents[pid], b"") else "original"].append(pid)
     return {kind: pids for kind, pids in found.items() if pids}
 
 
@@ -87,19 +65,20 @@ def temporary(out: Path) -> list[str]:
     return [str(p) for p in out.rglob("*") if p.name.endswith((".part", "-journal", ".tmp"))]
 
 
-def kill_and_resume(folder: Path, kills: int, grids: bool, seed: int = 0, say=print) -> dict[str, int]:
+def kill_and_resume(folder: Path, kills: int, reference: Path | None = None, took: float = 0, seed: int = 0, say=print) -> dict[str, int]:
     "Do what this script is about; how often which kind of process was killed, and in how many reproductions."
-    moments, counts, rounds = random.Random(seed), dict.fromkeys(("driver", "worker", "notebook", "server"), 0), 0
-    began, reference = time.time(), folder / "undisturbed"
-    if start(reference, grids).wait():
-        raise RuntimeError(f"the undisturbed reproduction failed: {reference.with_suffix('.log').read_text()[-2000:]}")
-    took = time.time() - began
+    moments, counts, rounds = random.Random(seed), dict.fromkeys(("driver", "copy", "original"), 0), 0
+    if reference is None:  # an undisturbed reproduction, and how long it took
+        began, reference = time.time(), folder / "undisturbed"
+        if start(reference).wait():
+            raise RuntimeError(f"the undisturbed reproduction failed: {reference.with_suffix('.log').read_text()[-2000:]}")
+        took = time.time() - began
     while sum(counts.values()) < kills:
         rounds += 1
         out, code = folder / f"round{rounds}", None
         while code != 0:
             before, disturbed = finished(out), False
-            process = start(out, grids)
+            process = start(out)
             while sum(counts.values()) < kills and process.poll() is None:
                 try:
                     process.wait(timeout=moments.uniform(0.03, 0.4) * took)
@@ -126,12 +105,8 @@ def kill_and_resume(folder: Path, kills: int, grids: bool, seed: int = 0, say=pr
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kills", type=int, nargs="?", default=100)
-    parser.add_argument("--grids", action="store_true", help="two grids without notebooks")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where to do it; a temporary folder by default")
-    parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.drive:
-        sys.exit(not drive(args.drive))
     with tempfile.TemporaryDirectory() as scratch:
-        print(kill_and_resume(args.folder or Path(scratch), args.kills, args.grids, args.seed))
+        print(kill_and_resume(args.folder or Path(scratch), args.kills, seed=args.seed))

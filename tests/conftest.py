@@ -11,6 +11,7 @@ import torch
 from rvi_nb.base.paths import plain_torch
 from rvi_nb.report.reproduce import reproduce
 
+ORIGINAL = Path(__file__).parent.parent / "rvi_nb"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
@@ -32,6 +33,22 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def take_compiled() -> Callable:
+    "Lets a copy of the package have the loops that were compiled for the original, where its modules are the same: compiling them takes a minute."
+
+    def take(package: Path) -> None:
+        for module in package.rglob("*.py"):
+            original = ORIGINAL / module.relative_to(package)
+            if original.exists() and original.read_bytes() == module.read_bytes():
+                shutil.copystat(original, module)  # compiled loops belong to a module of that age
+                for loops in original.parent.glob(f"__pycache__/{module.stem}.*.nb[ic]"):
+                    (module.parent / "__pycache__").mkdir(exist_ok=True)
+                    shutil.copy2(loops, module.parent / "__pycache__")
+
+    return take
 
 
 @pytest.fixture(scope="session")

@@ -33,9 +33,6 @@ from rvi_nb.runs.schedule import ensure, kept
 from rvi_nb.runs.store import Store, StoreError, everything, lease, measured, put, put_failure, results
 from rvi_nb.runs.workers import WorkersGone
 
-sys.path.append(str(Path(__file__).parent.parent / "bench"))
-from kills import kill_and_resume
-
 ROOT = Path(__file__).parent.parent
 BASE = Run(dataset="toy", n_train=128, n_test=32, epochs=2)
 GRID = product(BASE, model=PAPER, rate=(0.1, 0.5), seed=range(2))
@@ -496,11 +493,3 @@ def test_a_store_without_permission_says_so(tmp_path):
     folder.mkdir(mode=0o500)
     with pytest.raises(StoreError, match=r"Permission denied.*writable"):
         Store(folder / "runs.sqlite")
-
-
-# --- kills ---------------------------------------------------------------------------------------------------------
-
-
-def test_killed_at_random_and_resumed(tmp_path):
-    counts = kill_and_resume(tmp_path, 5, grids=True)
-    assert counts["driver"] + counts["worker"] == 5

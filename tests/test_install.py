@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory) -> Path:
+def unpacked(tmp_path_factory, take_compiled) -> Path:
     "The content of the wheel."
     folder = tmp_path_factory.mktemp("wheel")
     skip = shutil.ignore_patterns(".*", "__pycache__", "reports", "build", "dist", "*.egg-info", "_docs", "_proc")
@@ -23,6 +23,7 @@ def unpacked(tmp_path_factory) -> Path:
     [wheel] = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "unpacked")
+    take_compiled(folder / "unpacked" / "rvi_nb")
     return folder / "unpacked"
 
 

@@ -50,13 +50,14 @@ def call(tree: Path, *words: str | Path, cwd: Path | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory) -> Path:
+def tree(tmp_path_factory, take_compiled) -> Path:
     "A copy of the tree in which all recipes were followed."
     skip = shutil.ignore_patterns(".*", "__pycache__", "reports", "build", "dist", "*.egg-info", "_docs", "_proc")
     tree = Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("copy") / "rvi", ignore=skip))
     assert not any(p.is_symlink() for p in tree.rglob("*"))
     follow(tree)
     call(tree, "nbdev_export")
+    take_compiled(tree / "rvi_nb")
     return tree
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,9 @@ from rvi_nb.runs import schedule
 from rvi_nb.runs.run import Run, product
 from rvi_nb.runs.schedule import ensure
 from rvi_nb.runs.store import Store, StoreError, results
+
+sys.path.append(str(Path(__file__).parent.parent / "bench"))
+from kills import FIGURES, kill_and_resume
 
 ROOT = Path(__file__).parent.parent
 BASE = Run(dataset="toy", n_train=128, n_test=32, epochs=2)
@@ -39,8 +41,6 @@ def finish(process):
 
 
 # --- kill and resume -----------------------------------------------------------------------------------------------
-
-FIGURES = ["fig02", "figA1"]
 
 
 @pytest.fixture(scope="module")
@@ -62,23 +62,13 @@ def csvs(out):
     return {p.relative_to(out): p.read_bytes() for p in sorted(out.rglob("*.csv"))}
 
 
-def test_killed_three_times_and_resumed(undisturbed, tmp_path):
+def test_killed_at_random_and_resumed(undisturbed, tmp_path):
     reference, took = undisturbed
-    moments = random.Random(0)
-    for _ in range(3):
-        process = rvi("reproduce", *FIGURES, "--profile", "smoke", "--out", tmp_path, start_new_session=True)
-        try:
-            process.wait(timeout=moments.uniform(0.1, 0.7) * took)
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)  # a worker that outlives its driver would keep the pipe open
-    code, output = finish(rvi("reproduce", *FIGURES, "--profile", "smoke", "--out", tmp_path))
-    assert code == 0, output
-    assert csvs(tmp_path) == csvs(reference)
-    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
-        assert db.execute("select max(times), count(*) from runs where status = 'done'").fetchone()[0] == 1  # nothing was computed twice
-        assert db.execute("select count(*) from leases").fetchone()[0] == 0
-    assert not [p for p in tmp_path.rglob("*") if p.name.endswith((".part", "-journal", ".tmp"))]
+    counts = kill_and_resume(tmp_path, 4, reference, took)
+    assert sum(counts[kind] for kind in ("driver", "copy", "original")) == 4
+    for out in tmp_path.glob("round*/"):
+        with sqlite3.connect(out / "runs.sqlite") as db:
+            assert db.execute("select count(*) from leases").fetchone()[0] == 0
 
 
 def test_a_second_call_computes_nothing(undisturbed):

@@ -10,16 +10,12 @@ __all__ = ['TEMPLATES', 'NEEDED', 'KILLED', 'render', 'publish', 'engine', 'exec
 import fcntl
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,6 +25,7 @@ import jinja2
 import nbformat
 
 from ..base.files import write_atomically
+from ..base.process import copies, follow_driver
 from ..model.fit import one_thread
 from .places import PACKAGE
 
@@ -78,7 +75,7 @@ def _shell(folder: Path) -> Any:
 
         def _showtraceback(self, etype, evalue, stb): self.failure = dict(ename=etype.__name__, evalue=str(evalue), traceback=stb)
 
-    shell = Shell.instance(ipython_dir=str(folder))
+    shell: Any = Shell.instance(ipython_dir=str(folder))
     shell.history_manager.enabled = False
     shell.enable_matplotlib("inline")
     return shell
@@ -114,7 +111,9 @@ def engine() -> str:
             for i, cell in enumerate(nb_man.nb.cells):
                 nb_man.cell_start(cell, i)
                 if cell.cell_type == "code": cell.outputs = _outputs(shell, cell.source)
-                if cell.cell_type == "code" and shell.failure: return nb_man.cell_exception(cell, i)
+                if shell.failure:
+                    nb_man.cell_exception(cell, i)
+                    break
                 nb_man.cell_complete(cell, i)
 
     papermill_engines.register("in place", InPlace)
@@ -156,18 +155,10 @@ def scratch_folder(
 NEEDED = ("IPython", "matplotlib_inline.backend_inline", "nbconvert", "papermill", "rvi_nb.report.figures", "rvi_nb.report.plots", "rvi_nb.report.execution")
 
 
-def _processes() -> Any:
-    "How processes for notebooks are started."
-    if sys.platform != "linux": return get_context("spawn")
-    context = get_context("forkserver")
-    context.set_forkserver_preload(list(NEEDED))
-    return context
-
-
 def _start(*args: Any) -> tuple[Connection, BaseProcess]:
     "A process for a notebook, and where its answer will come from; tried again if the process that is copied has just been killed."
     for left in (2, 1, 0):
-        context = _processes()
+        context = copies(*NEEDED)
         answer, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(theirs, dict(os.environ), *args))
         try: process.start()
@@ -182,12 +173,7 @@ def _start(*args: Any) -> tuple[Connection, BaseProcess]:
 
 def _work(answer: Connection, environment: dict[str, str], path: Path, out: Path, parameters: dict, scratch: Path) -> None:
     "What a process does: run a notebook and answer with its error, empty if it has none."
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    driver = parent_process()
-    assert driver is not None
-    threading.Thread(target=lambda: (wait([driver.sentinel]), os._exit(1)), daemon=True).start()
-    os.environ.clear()
-    os.environ.update(environment)
+    follow_driver(environment)
     scratch /= str(os.getpid())
     scratch.mkdir()
     try: execute(path, out, parameters, scratch)

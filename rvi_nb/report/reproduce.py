@@ -22,9 +22,10 @@ import pandas as pd
 from tqdm import tqdm
 
 from ..base.files import sweep, write_atomically
+from ..base.process import copies
 from ..data.datasets import fetch
 from ..data.sources import DataError
-from .execution import TEMPLATES, run_notebooks
+from .execution import NEEDED, TEMPLATES, run_notebooks
 from .figures import Figure, find_figures, read_figure, whole_seeds
 from .page import CHECKED, FILES, read_manifest, write_page
 from .places import PACKAGE, modules_used, notebooks, reports
@@ -243,6 +244,7 @@ def reproduce(
     plan = make_plan(paths, parameters, out, opened, jobs, force, known, part)
     say(f"{profile} profile into {out}\n{plan}")
     if dry_run: return True
+    copies(*NEEDED)  # workers and notebooks are copies of the same process
     out.mkdir(parents=True, exist_ok=True)
     sweep(out)
     _take(plan, opened, archive, say)
