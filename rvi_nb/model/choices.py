@@ -69,7 +69,7 @@ def choose_variance(
     return VARIANCE
 
 # %% ../../nbs/model/09_choices.ipynb #c013
-RULE_RATES = (0.1, 0.5, 0.9)  # those that the old rule averaged over
+RULE_RATES = (0.1, 0.5, 0.9)  # those that a common value is chosen by
 
 
 def _lowest(rows: Sequence[Sequence[float]]) -> float:
@@ -78,13 +78,14 @@ def _lowest(rows: Sequence[Sequence[float]]) -> float:
     return CANDIDATES[means.index(min(means))] if rows else VARIANCE
 
 
+def _counts(cell: Cell, models: Sequence[str]) -> bool: return cell.model in models and cell.pattern == "mcar" and cell.rate in RULE_RATES
+
+
 def least_mean(dataset: str, models: Sequence[str], path: Path = LOSSES) -> float:
     "One value for a dataset: the lowest held-out loss, averaged over models and rates."
-    return _lowest([losses for cell, losses in held_out_losses(path).items()
-                    if cell.dataset == dataset and cell.model in models and cell.pattern == "mcar" and cell.rate in RULE_RATES])
+    return _lowest([losses for cell, losses in held_out_losses(path).items() if cell.dataset == dataset and _counts(cell, models)])
 
 
 def least_regret(datasets: Sequence[str], models: Sequence[str], path: Path = LOSSES) -> float:
-    "One value for everything: the smallest mean regret over all cells."
-    return _lowest([[loss / min(losses) - 1 for loss in losses] for cell, losses in held_out_losses(path).items()
-                    if cell.dataset in datasets and cell.model in models])
+    "One value for everything: the smallest regret, averaged over datasets, models and rates."
+    return _lowest([[loss / min(losses) - 1 for loss in losses] for cell, losses in held_out_losses(path).items() if cell.dataset in datasets and _counts(cell, models)])
