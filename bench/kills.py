@@ -81,7 +81,7 @@ def kill_and_resume(folder: Path, kills: int, reference: Path | None = None, too
             process = start(out)
             while sum(counts.values()) < kills and process.poll() is None:
                 try:
-                    process.wait(timeout=moments.uniform(0.03, 0.4) * took)
+                    process.wait(timeout=moments.uniform(0.05, 0.7) * took)
                 except subprocess.TimeoutExpired:
                     people = family(process.pid)
                     kind = moments.choice(sorted(people))

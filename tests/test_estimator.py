@@ -593,6 +593,11 @@ def test_import_is_lazy():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_learning_does_not_wait_for_a_compiler():
+    program = "import sys, numpy as np; from rvi_nb import RelayImputer; RelayImputer(n_models=1, max_epochs=1).fit(np.arange(60.0).reshape(20, 3)); assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 # does it mean anything?
 
 

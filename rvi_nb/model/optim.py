@@ -308,7 +308,8 @@ class RowAdam(torch.optim.Optimizer):
         for table in tables:
             if not table.clock.step: table.clock = Coasting(table.n_runs, tuple(options["betas"]))
             self._tables[table.anchors] = table
-        super().add_param_group({**group, "params": [t.anchors for t in tables]})
+        add = torch.optim.Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, {**group, "params": [t.anchors for t in tables]})  # what it is wrapped in loads a compiler first, for seconds
 
     @torch.no_grad()
     def step(self, closure=None):
