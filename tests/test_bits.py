@@ -50,3 +50,21 @@ def test_threads_change_no_bit(make, seeds):
 
     (numbers, tensors), (others, again) = learn(1), learn(3)
     assert all((a == b).all() for a, b in zip(numbers, others, strict=True)) and all(a.equal(b) for a, b in zip(tensors, again, strict=True))
+
+
+def test_a_block_that_fails_ends_the_inference(monkeypatch):
+    "And does not leave the other threads waiting for its memory."
+
+    def fail(*args):
+        raise MemoryError("no room")
+
+    x = torch.randn(3000, 7, generator=generator(0))
+    data, posterior, network = incomplete(x, mcar(x.shape, 0.5, generator(0))), Relay(4, (3, 5)), decoder(7, (6, 5), 4)
+    monkeypatch.setattr("rvi_nb.model.compiled.Settling.advance", fail)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(MemoryError, match="no room"):
+            infer(posterior, network, data, 4, 5)
+    finally:
+        torch.set_num_threads(before)

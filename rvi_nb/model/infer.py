@@ -93,21 +93,25 @@ def _place(parts: tuple, data: Incomplete, steps_per_epoch: int, epochs: int, lr
     for _ in range(across if fast else 0): free.put(Settling(posterior, decoder, data, likelihood, posterior.start(1, "inference"), noise, lr, steps_per_epoch, threads=within))
     bar = tqdm(total=len(blocks), disable=not progress, desc="infer", unit="block")
 
-    def place(i: int) -> Tensor | None:  # (2, R, epochs) if the block is watched
+    def place(i: int, settling: Settling | None) -> Tensor | None:  # (2, R, epochs) if the block is watched
         rows, watched = blocks[i].contiguous(), 256 * i < sample_size(n, sample)
-        seen, settling = torch.zeros_like(sums) if watched else None, free.get() if fast else None
+        seen = torch.zeros_like(sums) if watched else None
         start = local = posterior.fresh(decoder, data, rows, likelihood)
         if settling: steps = _settle_compiled(settling, rows, epochs, watched)
         else: steps = enumerate(settle(posterior, decoder, data, rows, start, noise, lr, steps_per_epoch, likelihood))
         for epoch, local in steps:
             if seen is not None: seen[:, :, epoch] = settling.errors(rows) if settling else torch.stack(error_sums(likelihood, decode(posterior, decoder, data, local, rows), data, rows))
         result[run, rows] = local.expand(-1, rows.shape[1], -1)
-        if settling: free.put(settling)
         bar.update()
         return seen
 
+    def borrow(i: int) -> Tensor | None:
+        settling = free.get()
+        try: return place(i, settling)
+        finally: free.put(settling)
+
     with bar:
-        for seen in Threads(across if fast else 1).map(place, range(len(blocks))):
+        for seen in Threads(across).map(borrow, range(len(blocks))) if fast else [place(i, None) for i in range(len(blocks))]:
             if seen is not None: sums += seen
     return result, sums
 
