@@ -16,14 +16,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
-LONG = ("test_reproduce", "test_figures", "test_recipes", "test_driver", "test_engine", "test_install", "test_bits", "test_archive", "test_readme")
-
-
-def pytest_collection_modifyitems(items):
-    "Files with long tests first: a worker that has nothing left takes short tests from the other, and none is alone at the end."
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
-
-
 @pytest.fixture(params=["compiled", "plain"])
 def path(request):
     "The path on which a test of the core runs: compiled loops, or plain torch as on a device that has none."
