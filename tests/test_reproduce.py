@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rvi_nb.base.process import started
 from rvi_nb.model.models import PAPER
 from rvi_nb.runs import schedule
 from rvi_nb.runs.run import Run, product
@@ -21,7 +22,7 @@ from rvi_nb.runs.schedule import ensure
 from rvi_nb.runs.store import Store, StoreError, results
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
-from kills import FIGURES, kill_and_resume
+from kills import FIGURES, family, kill_and_resume, start
 
 ROOT = Path(__file__).parent.parent
 BASE = Run(dataset="toy", n_train=128, n_test=32, epochs=2)
@@ -69,6 +70,18 @@ def test_killed_at_random_and_resumed(undisturbed, tmp_path):
     for out in tmp_path.glob("round*/"):
         with sqlite3.connect(out / "runs.sqlite") as db:
             assert db.execute("select count(*) from leases").fetchone()[0] == 0
+
+
+def test_nobody_outlives_a_killed_driver(tmp_path):
+    process, deadline = start(tmp_path / "out"), time.time() + 120
+    while "copy" not in family(process.pid) and time.time() < deadline:
+        time.sleep(0.2)
+    others = [pid for kind, pids in family(process.pid).items() if kind != "driver" for pid in pids]
+    process.kill()
+    process.wait()
+    while any(map(started, others)) and time.time() < deadline:
+        time.sleep(0.2)
+    assert len(others) >= 2 and not any(map(started, others))
 
 
 def test_a_second_call_computes_nothing(undisturbed):
