@@ -29,6 +29,24 @@ class Net(NamedTuple):
     slopes: tuple[np.ndarray, ...]  # each (batch, o): gradients at the outputs
     to_weights: tuple[np.ndarray, ...]  # gradients, as the weights
     to_biases: tuple[np.ndarray, ...]
+    turned: tuple[np.ndarray, ...]  # each (o, i): copies of the weights for steady products; empty for the library's
+
+
+@njit(cache=True, error_model="numpy")
+def _product(h, w, out):  # (B, i), (i, o) -> (B, o)
+    "h w, each row by itself and in one order."
+    four = h.shape[1] // 4 * 4
+    for i in range(h.shape[0]):
+        row, result = h[i], out[i]
+        result[:] = 0
+        for k in range(0, four, 4):
+            a, b, c, d, wa, wb, wc, wd = row[k], row[k + 1], row[k + 2], row[k + 3], w[k], w[k + 1], w[k + 2], w[k + 3]
+            for j in range(result.shape[0]):
+                result[j] += (a * wa[j] + b * wb[j]) + (c * wc[j] + d * wd[j])
+        for k in range(four, h.shape[1]):
+            a, wa = row[k], w[k]
+            for j in range(result.shape[0]):
+                result[j] += a * wa[j]
 
 
 @njit(cache=True, error_model="numpy")
@@ -37,7 +55,8 @@ def _forward(net, z):  # z (B, i)
     h = z
     for layer in range(net.depth):
         out, bias = net.outputs[layer][: z.shape[0]], net.biases[layer][0]
-        np.dot(h, net.weights[layer], out)
+        if net.turned[0].shape[0]: _product(h, net.weights[layer], out)
+        else: np.dot(h, net.weights[layer], out)
         if layer < net.depth - 1:
             for i in range(out.shape[0]):
                 row = out[i]
@@ -57,7 +76,8 @@ def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's o
         if learn: np.dot(h.T, g, net.to_weights[layer])
         if layer:
             below, total = net.slopes[layer - 1][: z.shape[0]], net.to_biases[layer - 1][0]
-            np.dot(g, net.weights[layer].T, below)
+            if net.turned[0].shape[0]: _product(g, net.turned[layer], below)
+            else: np.dot(g, net.weights[layer].T, below)
             total[:] = 0
             for i in range(below.shape[0]):
                 row, on = below[i], h[i]
@@ -65,7 +85,9 @@ def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's o
                     row[j] = row[j] if on[j] > 0 else row[j] - row[j]
                     total[j] += row[j]
             g = below
-        elif to_z.shape[0]: np.dot(g, net.weights[0].T, to_z)
+        elif to_z.shape[0]:
+            if net.turned[0].shape[0]: _product(g, net.turned[0], to_z)
+            else: np.dot(g, net.weights[0].T, to_z)
 
 # %% ../../nbs/model/06b_loops.ipynb #c006
 def _padded(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -74,12 +96,13 @@ def _padded(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
     return arrays + (np.zeros((0, 0), np.float32),) * (DEPTH - len(arrays))
 
 
-def net_of(mlp: MLP, run: int, batch: int) -> Net:
-    "The network of one run, sharing its memory."
+def net_of(mlp: MLP, run: int, batch: int, is_steady: bool = False) -> Net:
+    "The network of one run, sharing its memory; with steady products, one that no longer learns."
     take = lambda tensors: _padded(t.detach()[run].numpy() for t in tensors)
     memory = lambda: _padded(np.zeros((batch, o), np.float32) for o in mlp.sizes[1:])
-    to = [_padded(np.zeros(t.shape[1:], np.float32) for t in tensors) for tensors in (mlp.weights, mlp.biases)]
-    return Net(len(mlp.weights), take(mlp.weights), take(mlp.biases), memory(), memory(), *to)
+    to_weights, to_biases = (_padded(np.zeros(t.shape[1:], np.float32) for t in tensors) for tensors in (mlp.weights, mlp.biases))
+    turned = _padded(np.ascontiguousarray(w.detach()[run].numpy().T) for w in mlp.weights if is_steady)
+    return Net(len(mlp.weights), take(mlp.weights), take(mlp.biases), memory(), memory(), to_weights, to_biases, turned)
 
 # %% ../../nbs/model/06b_loops.ipynb #c009
 @njit(cache=True, error_model="numpy")
