@@ -35,6 +35,8 @@ from ..model.own import RelayEmbedding
 from ..model.posterior import Amortised, MeanField, Posterior, Relay
 from ..model.step import evaluate
 from ..report.profiles import Profile
+from ..runs.schedule import STORED
+from ..runs.workers import executor
 
 # %% ../../nbs/studies/03_general.ipynb #g005
 LATENT, GROUPS, LR, BATCH = 32, (25, 50, 100), 2e-3, 64  # the same for every task and model
@@ -226,6 +228,7 @@ def solve(
     seed: int,
     size: Profile,
     folder: Path,  # where results are kept
+    computes: bool = True,  # if there is no file; otherwise the answer is empty then
 ) -> dict[str, Any]:  # curves (epochs,), and losses
     "The results of a model on a task at a seed, from its file if there is one."
     about = dict(task=task, model=model, n_train=size.n_train, n_test=size.n_test, epochs=size.epochs, seed=seed, algorithm=ALGORITHM, lr=LR, batch_size=BATCH, latent=LATENT, groups=list(GROUPS))
@@ -233,6 +236,7 @@ def solve(
     try: tensors, note = load_tensors(path)
     except (FileNotFoundError, ValueError): tensors, note = {}, {}
     if note != about:
+        if not computes: return {}
         with one_thread(): found = TASKS[task].solve(model, size.n_train, size.n_test, size.epochs, (seed,))
         tensors = {k: torch.as_tensor(v[0], dtype=torch.float64) for k, v in found.items()}
         save_tensors(path, tensors, about)
@@ -243,14 +247,18 @@ def general_results(
     size: Profile,
     folder: str | Path,  # where results are kept
     tasks: Sequence[str] | None = None,  # None: all whose dataset the profile has
+    jobs: int | None = 0,  # worker processes; 0 computes in this process, None uses every core, STORED computes nothing
 ) -> pd.DataFrame:  # a row per task, model and seed; attrs["unavailable"]: datasets, with the reason
     "Every model on every task."
     chosen = [t for t, task in TASKS.items() if task.dataset in ("", *size.datasets)] if tasks is None else list(tasks)
+    parts = [(name, model, s) for name in chosen for model in TASKS[name].models for s in size.seeds]
     rows: list[dict[str, Any]] = []
     unavailable: dict[str, str] = {}
-    for name in chosen:
-        try: rows += [dict(task=name, model=model, seed=s, **solve(name, model, s, size, Path(folder))) for model in TASKS[name].models for s in size.seeds]
-        except DataError as e: unavailable[TASKS[name].dataset] = str(e)
+    with executor(0 if jobs == STORED else jobs) as (pool, _):
+        for (name, model, s), future in [(part, pool.submit(solve, *part, size, Path(folder), jobs != STORED)) for part in parts]:
+            try: result = future.result()
+            except DataError as e: unavailable[TASKS[name].dataset] = str(e)
+            else: rows += [dict(task=name, model=model, seed=s, **result)] if result else []
     frame = pd.DataFrame(rows, columns=["task", "model", "seed", "train_curve", "test_curve", "train_loss", "test_loss", "hidden_loss"])
     frame.attrs["unavailable"] = unavailable
     return frame
