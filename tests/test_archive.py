@@ -10,8 +10,10 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 
 from rvi_nb.cli.command import main
 from rvi_nb.model.models import PAPER
@@ -147,6 +149,17 @@ def test_a_shard_cannot_ask_for_more_memory_than_it_may(computed, tmp_path, monk
     monkeypatch.setattr("rvi_nb.runs.archive.LARGEST", 10_000)
     with pytest.raises(ValueError, match=r"it declares [0-9,]+ bytes, at most 80,000 are read"):
         decode(encode([row | {"train_curve": np.random.default_rng(0).random(2_000, "f4").tobytes()} for row in rows_of(computed)]))
+
+
+def test_a_shard_that_unpacks_to_more_than_it_declares_is_refused(computed, monkeypatch):
+    "A number that is repeated takes no space in a file."
+    table = parquet.read_table(pa.BufferReader(encode(rows_of(computed))))
+    place, zeros = table.schema.get_field_index("train_curve"), [np.zeros(10_000, "f4")] * len(table)
+    table = table.set_column(place, table.schema.field(place), pa.array(zeros, pa.list_(pa.float32())))
+    parquet.write_table(table, sink := pa.BufferOutputStream(), store_schema=False)
+    monkeypatch.setattr("rvi_nb.runs.archive.LARGEST", 10_000)
+    with pytest.raises(ValueError, match=r"it has more than 80,000 bytes"):
+        decode(sink.getvalue().to_pybytes())
 
 
 def test_the_same_run_with_other_numbers_is_an_error_that_names_both_places(computed, tmp_path):

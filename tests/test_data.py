@@ -381,7 +381,7 @@ def test_tar_bomb_is_refused(tmp_path, suffix, name, size):
 
 def test_tar_that_only_declares_a_huge_size_is_refused(tmp_path):
     (tmp_path / "a.tar").write_bytes(big("package/x", 2**40).tobuf() + bytes(2**18 + 512))
-    with pytest.raises(sources._Damaged, match="refused"):
+    with pytest.raises(sources._Damaged, match="refused: more than"):
         sources._untar(tmp_path / "a.tar", ("package/x",), tmp_path, 2**16)
     assert files_below(tmp_path) == ["a.tar"]
 

@@ -1,6 +1,7 @@
 """Running figure notebooks: whose results they are, when they are stale, what a kill, a Ctrl-C, a link or a damaged file costs."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -13,8 +14,10 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
+from rvi_nb.base.process import follow_driver
 from rvi_nb.cli.command import main
 from rvi_nb.data.sources import DataError
+from rvi_nb.report import execution
 from rvi_nb.report import reproduce as module
 from rvi_nb.report.figures import find_figures, read_figure
 from rvi_nb.report.page import ReportError
@@ -124,6 +127,28 @@ def test_a_linked_checkout_called_from_elsewhere(tmp_path):
     assert str(Store(elsewhere / "out" / "runs.sqlite").db.execute("select count(*), max(times) from runs").fetchone()) == "(2, 1)"
 
 
+def test_notebooks_open_the_store_that_was_named_though_their_folder_is_a_link(tmp_path, monkeypatch):
+    opened = []
+
+    def note(paths, out, parameters, jobs):
+        opened.append((out.resolve() / parameters["store"]).resolve())  # as a process whose folder is `out` finds it
+        yield "figQ1", ""
+
+    monkeypatch.setattr(module, "run_notebooks", note)
+    write(tmp_path / "figures", "figQ1")
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "deeper")
+    store = tmp_path / "store" / "runs.sqlite"
+    assert reproduce((), "smoke", tmp_path / "link" / "out", store, jobs=1, folder=tmp_path / "figures")
+    assert opened == [store.resolve()]
+
+
+def test_a_linked_package_finds_the_notebooks_of_its_clone(tmp_path):
+    (tmp_path / "rvi_nb").symlink_to(ROOT / "rvi_nb")
+    output, _ = python("from rvi_nb.report.places import notebooks; print(notebooks())", path=tmp_path, cwd=tmp_path).communicate(timeout=60)
+    assert output.strip() == str(FIGURES.resolve())
+
+
 # --- stale or not -------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +208,43 @@ def test_a_killed_notebook_gets_a_second_chance_and_costs_the_others_nothing(tmp
     assert statuses(out) == {"figA1_once": "ok", "figA2_parent": "ok", "figA3_always": "failed", "figA4_fine": "ok"}
     assert [line for line in said if "failed" in line] == ["figA3_always failed: killed twice, the second time while it ran alone: is there too little memory?"]
     assert "killed twice" in (out / "index.html").read_text() and not list(out.rglob("*.part"))
+
+
+def test_a_process_that_cannot_be_copied_is_tried_three_times(monkeypatch):
+    class Process:
+        def __init__(self, **how):
+            pass
+
+        def start(self):
+            attempts.append(1)
+            if len(attempts) < 3 or never:
+                raise EOFError
+
+    class Copies:
+        Pipe = staticmethod(multiprocessing.Pipe)
+
+    Copies.Process = Process
+    monkeypatch.setattr(execution, "copies", lambda *modules: Copies())
+    attempts, never = [], False
+    assert isinstance(execution._start()[1], Process) and len(attempts) == 3
+    attempts, never = [], True
+    with pytest.raises(EOFError):
+        execution._start()
+    assert len(attempts) == 3
+
+
+def _follow(answer):
+    follow_driver(dict(os.environ))
+    answer.send(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+
+
+def test_ctrl_c_is_left_to_the_driver():
+    fork = multiprocessing.get_context("fork")
+    answer, theirs = fork.Pipe(duplex=False)
+    child = fork.Process(target=_follow, args=(theirs,))
+    child.start()
+    assert answer.poll(30) and answer.recv()
+    child.join(30)
 
 
 def test_ctrl_c_while_notebooks_run(tmp_path):

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from rvi_nb.base import files, process
 from rvi_nb.base.files import sweep, temporary, write_atomically
@@ -31,7 +32,7 @@ from rvi_nb.runs.rows import record
 from rvi_nb.runs.run import Run, product
 from rvi_nb.runs.schedule import ensure, kept
 from rvi_nb.runs.store import Store, StoreError, everything, lease, measured, put, put_failure, results
-from rvi_nb.runs.workers import WorkersGone
+from rvi_nb.runs.workers import Cluster, Inline, Workers, WorkersGone
 
 ROOT = Path(__file__).parent.parent
 BASE = Run(dataset="toy", n_train=128, n_test=32, epochs=2)
@@ -57,6 +58,35 @@ def fatal(runs, keep=False, records=()):
     if FATAL in runs:
         os.kill(os.getpid(), signal.SIGKILL)
     return compute(runs, keep)
+
+
+class Crowd(Workers):
+    "Workers that all finish when the driver waits for one of them; one that is killed takes the others with it."
+
+    def __init__(self):
+        self.running = []
+
+    def submit(self, fn, runs, keep, records):
+        self.running.append((future := Future(), runs))
+        return future
+
+    def wait(self, futures, **options):
+        killed = any(FATAL in runs for _, runs in self.running)
+        for future, runs in self.running:
+            future.set_exception(BrokenExecutor("killed")) if killed else future.set_result([answer(0.1) | {"model": b"model"}] * len(runs))
+        self.running = []
+        return wait(futures, **options)
+
+    def killed(self, error):
+        return isinstance(error, BrokenExecutor)
+
+
+@pytest.fixture
+def crowd(monkeypatch) -> Crowd:
+    crowd = Crowd()
+    monkeypatch.setattr(schedule, "executor", lambda jobs, scheduler: nullcontext((crowd, 3)))
+    monkeypatch.setattr(schedule, "wait", crowd.wait)
+    return crowd
 
 
 # --- 1. done stays done --------------------------------------------------------------------------------------------
@@ -89,6 +119,17 @@ def test_a_model_that_cannot_be_written_is_an_error_and_the_numbers_are_stored(s
     with pytest.raises(StoreError, match=r"models.*No space left.*free some space.*is stored"):
         ensure(GRID[:1], store, jobs=0, keep=True, progress=False)
     assert store.done(GRID) == {GRID[0].key} and store.done(GRID, keep=True) == set()
+
+
+def test_all_that_finished_is_stored_before_an_error_ends_the_call(store, crowd, monkeypatch):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(store_module, "write_atomically", full)
+    grid = product(BASE, model=PAPER)
+    with pytest.raises(StoreError, match="No space left"):
+        ensure(grid, store, keep=True, progress=False)
+    assert len(grid) == 3 and store.done(grid) == {r.key for r in grid}
 
 
 def test_a_driver_that_lost_its_lease_does_not_write(store):
@@ -157,6 +198,11 @@ def test_a_killed_worker_costs_only_the_run_that_kills_it(store, monkeypatch):
     assert len(ensure(GRID, store, jobs=2, progress=False)) == len(GRID)
 
 
+def test_runs_beside_the_one_that_kills_are_not_blamed(store, crowd):
+    frame = ensure(GRID, store, progress=False)
+    assert len(frame) == len(GRID) - 1 and list(frame.attrs["failed"]) == [FATAL.key]
+
+
 def test_a_group_without_memory_is_tried_run_by_run(store, monkeypatch):
     def hungry(runs, keep=False, records=()):
         if len(runs) > 1:
@@ -182,6 +228,41 @@ def test_a_scheduler_without_workers_is_waited_for(store, capfd):
         assert len(ensure(GRID[:2], store, scheduler=cluster.scheduler_address, progress=False)) == 2
         late.join()
     assert capfd.readouterr().err.count("has no workers: waiting for one") == 1
+
+
+class Client:
+    "A scheduler with one worker, which is this process."
+
+    status = "running"
+
+    def get_executor(self):
+        return Inline()
+
+    def ncores(self):
+        return {"here": 1}
+
+
+def test_a_worker_that_the_scheduler_lost_costs_only_the_run_that_kills_it(store, monkeypatch):
+    class KilledWorker(Exception):
+        "As Dask's, which is known by its name: Dask need not be installed."
+
+    def lost(runs, keep=False, records=()):
+        if FATAL in runs:
+            raise KilledWorker
+        return [answer(0.1)] * len(runs)
+
+    monkeypatch.setattr(schedule, "executor", lambda jobs, scheduler: nullcontext((Cluster(Client(), scheduler, print), 1)))
+    monkeypatch.setattr(schedule, "compute", lost)
+    frame = ensure(GRID, store, scheduler="tcp://there", progress=False)
+    assert len(frame) == len(GRID) - 1 and list(frame.attrs["failed"]) == [FATAL.key]
+
+
+def test_groups_that_were_taken_back_are_tried_again_unless_the_scheduler_is_gone():
+    cluster = Cluster(Client(), "tcp://there", print)
+    assert cluster.killed(CancelledError())
+    cluster.client.status = "closed"
+    with pytest.raises(WorkersGone, match="tcp://there is gone"):
+        cluster.killed(CancelledError())
 
 
 def dask(name, *options):
@@ -251,6 +332,17 @@ def test_a_model_with_changed_header_is_no_model(store):
         assert store.done(GRID, keep=True) == set()
 
 
+@pytest.mark.parametrize("change, message", [(lambda t: t.double(), "is F64"), (lambda t: t[:, 1:].contiguous(), r"is F32 \(1, 127, "), (None, "is missing")])
+def test_a_model_with_other_arrays_is_refused(store, change, message):
+    ensure(GRID[:1], store, jobs=0, keep=True, progress=False)
+    path = store.model_path(GRID[0])
+    tensors = load_file(path)
+    local = tensors.pop("local")
+    save_file(tensors | ({"local": change(local)} if change else {}), path)
+    with pytest.raises(StoreError, match=f"{path} is damaged.*array 'local' {message}"):
+        kept(GRID[0], store)
+
+
 # --- 7. files ------------------------------------------------------------------------------------------------------
 
 
@@ -284,6 +376,14 @@ def test_permissions_are_kept(tmp_path, mode):
         assert seen == mode and path.read_bytes() == b"new"
 
 
+def test_a_private_file_is_private_while_it_is_written(tmp_path):
+    path, modes = tmp_path / "file", []
+    path.write_text("old")
+    path.chmod(0o600)
+    write_atomically(path, lambda part: modes.append(stat.S_IMODE(part.stat().st_mode)))
+    assert modes == [0o600]
+
+
 def test_long_names_can_be_written(tmp_path):
     assert write_atomically(tmp_path / ("é" * 120), b"whole").read_bytes() == b"whole"
 
@@ -307,6 +407,17 @@ def test_sweeping_spares_the_living_even_where_they_cannot_be_seen(tmp_path, mon
     os.utime(folder, (old, old))
     monkeypatch.setattr(process, "place", lambda: "12345678")
     assert sweep(tmp_path) == [folder] and not folder.exists()
+
+
+def test_nobody_is_known_to_have_ended_where_the_system_does_not_say(tmp_path, monkeypatch):
+    nobody = process.this_process()._replace(pid=999_999_999)
+    assert nobody.gone()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(process, "place", lambda: "0" * 8)
+        assert not nobody._replace(place="0" * 8).gone()
+    monkeypatch.setattr(process, "Path", lambda path: tmp_path / path.lstrip("/"))  # no /proc
+    assert process.started(nobody.pid) == process.UNKNOWN and process.place.__wrapped__() == "0" * 8
+    assert not nobody.gone()
 
 
 # --- 8. leases -----------------------------------------------------------------------------------------------------
@@ -408,6 +519,23 @@ def test_a_run_without_time_counts_as_missing(store, capsys):
     assert [seconds for _, seconds in measured(again)] == [1.0]
 
 
+def test_a_damaged_letter_costs_one_run(store, capsys):
+    put(store, GRID[:2], [answer(0.1), answer(0.2)])
+    whole, text = store.path.read_bytes(), json.dumps(asdict(GRID[0])).encode()
+    store.path.write_bytes(whole.replace(text, b"\xff" + text[1:]))  # no letter at all
+    assert whole.count(text) == 1 and Store(store.path).done(GRID) == {GRID[1].key}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert GRID[0].key in line and "checksum" in line
+
+
+def test_a_run_stored_without_time_counts_as_missing(store, capsys):
+    "Its checksum is right: there never was a time."
+    put(store, GRID[:2], [dict(train_loss=0.1), answer(0.2)])
+    again = Store(store.path)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert again.done(GRID) == {GRID[1].key} and "has no time" in line
+
+
 @pytest.mark.parametrize("owner, expires", [("nobody", 9e9), ("", 9e9), ("host pid 1 2 3", 9e9), (None, "soon")])
 def test_a_malformed_lease_costs_one_line(store, owner, expires):
     store.db.execute("insert into leases (key, owner, expires) values (?, ?, ?)", (GRID[0].key, store.owner if owner is None else owner, expires))
@@ -476,6 +604,15 @@ def test_a_store_that_cannot_be_written_says_so(store):
     with pytest.raises(StoreError, match=r"readonly.*make it and its folder writable"):
         ensure(GRID[:2], store, jobs=0, progress=False)
     assert len(results(GRID[:2], store)) == 1
+
+
+def test_a_full_disk_says_so(store):
+    put(store, GRID[:1], [answer(0.1)])
+    before, (pages,) = rows(store), store.db.execute("pragma page_count").fetchone()
+    store.db.execute(f"pragma max_page_count = {pages}")  # as many as there are
+    with pytest.raises(StoreError, match=r"disk is full; free some space"):
+        put(store, GRID, [answer(0.2) | {"test_curve": np.zeros(10_000)}] * len(GRID))
+    assert rows(store) == before
 
 
 def test_a_folder_in_place_of_a_store_says_so(tmp_path):
