@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROFILE ?= quick
 
-.PHONY: setup data browser test lint reproduce bench readme docs lab clean
+.PHONY: setup data browser loops test lint reproduce bench readme docs lab clean
 
 setup: $(VENV)/.ready
 
@@ -24,8 +24,13 @@ browser:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "chromium cannot be installed here: the tests of the report page will be skipped"
 
-test: setup data browser
-	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal
+loops: setup
+	@OMP_NUM_THREADS=1 $(BIN)/python -c "from rvi_nb.runs.compute import compute; from rvi_nb.runs.run import Run; \
+	  [compute([Run(model=m, dataset='toy', n_train=300, n_test=20, epochs=1)]) for m in ('rvi', 'vad', 'vae')]"
+
+test: setup  # loops are compiled while a browser is fetched; some tests wait, so there is one more of them than cores
+	$(MAKE) --no-print-directory --jobs 3 data browser loops
+	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check

@@ -1443,7 +1443,11 @@ d = { 'settings': { 'branch': 'main',
                                                                                'rvi_nb/studies/readings.py'),
                                          'rvi_nb.studies.readings.draw_readings': ( 'studies/readings.html#draw_readings',
                                                                                     'rvi_nb/studies/readings.py'),
+                                         'rvi_nb.studies.readings.join_readings': ( 'studies/readings.html#join_readings',
+                                                                                    'rvi_nb/studies/readings.py'),
                                          'rvi_nb.studies.readings.reading_claims': ( 'studies/readings.html#reading_claims',
                                                                                      'rvi_nb/studies/readings.py'),
                                          'rvi_nb.studies.readings.reading_runs': ( 'studies/readings.html#reading_runs',
-                                                                                   'rvi_nb/studies/readings.py')}}}
+                                                                                   'rvi_nb/studies/readings.py'),
+                                         'rvi_nb.studies.readings.split_readings': ( 'studies/readings.html#split_readings',
+                                                                                     'rvi_nb/studies/readings.py')}}}
