@@ -19,7 +19,9 @@ from rvi_nb.cli.command import main
 from rvi_nb.model.models import PAPER
 from rvi_nb.report import reproduce as module
 from rvi_nb.report.figures import find_figures, read_figure
+from rvi_nb.report.page import write_page
 from rvi_nb.report.places import notebooks
+from rvi_nb.report.profiles import get_profile
 from rvi_nb.report.reproduce import part_of, reproduce, stages
 from rvi_nb.runs.archive import ArchiveError, decode, encode, export_runs, import_runs, keys_of, read_shard, shards, write_shard
 from rvi_nb.runs.check import check_runs
@@ -294,6 +296,11 @@ def test_what_is_there_is_drawn_and_the_page_says_how_much_that_is(tiny, tmp_pat
     ensure(grid, out / "runs.sqlite", jobs=0, progress=False)
     assert reproduce((), "smoke", out, jobs=1, folder=tiny, stored=True, say=said.append) and "(1 to be run)" in said[-2]
     assert len((out / "fig01_tiny" / "fig01_tiny.csv").read_text().splitlines()) == 1 + 12
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert "earlier version" not in (out / "index.html").read_text()
+    manifest["figures"]["fig01_tiny"]["algorithm"] -= 1
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    assert "From runs of an earlier version of the algorithm, not computed again yet: fig01." in write_page(out, get_profile("smoke"), tiny).read_text()
 
 
 def test_mistakes_cost_one_line(tiny, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from .places import notebooks
 from .profiles import Profile
 from .sortable import SORTABLE_SCRIPT, SORTABLE_STYLE, cell_rows, sortable
 from .style import style
+from ..runs.run import ALGORITHM
 
 # %% ../../nbs/report/11_page.ipynb #c055a
 class ReportError(RuntimeError):
@@ -130,6 +131,11 @@ def _entry(name: str, folder: Path, entry: dict) -> dict:
                 files=[(label, file) for label, file in files.items() if (folder / file).exists()])
 
 
+def _is_earlier(entry: dict) -> bool:
+    "Whether a figure was drawn from runs of another version of the algorithm."
+    return bool(entry.get("runs")) and ("done" not in entry or entry.get("algorithm", ALGORITHM) != ALGORITHM)
+
+
 def _part(entry: dict) -> str:
     "What part of its runs a figure was drawn from; empty if it was all."
     return share(entry["done"], entry["runs"]) if entry.get("done", entry.get("runs")) != entry.get("runs") else ""
@@ -153,6 +159,7 @@ def write_page(
     entries = [manifest["figures"][name] for name in names]
     claims = {f"{claim.figure}-{i}": claim for name in names for i, claim in enumerate(read_claims(out / name / "claims.json"), 1)}
     numbers, verdicts = cell_rows(claims.items()), draw_verdicts(out, names)
+    earlier = [name for name, entry in zip(names, entries, strict=True) if _is_earlier(entry)]
     if verdicts: write_atomically(out / "verdicts.svg", verdicts.encode())
     took = lambda seconds: f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
     page = render("page.html", profile=profile, version=__version__, took=took, spent=manifest["spent"], call=manifest.get("call"), checked=read_check(out),
@@ -161,5 +168,6 @@ def write_page(
                   numbers=sortable(numbers, "Every cell: differences are between ours and the rival, with 95% intervals") if claims else "",
                   unavailable=sorted({d for entry in entries for d, there in entry["available"].items() if not there}),
                   absent=[p.stem + (f" ({share(*state[p.stem])})" if p.stem in state else "") for p in find_figures((), folder or notebooks()) if p.stem not in names],
-                  partial=[f"{name.split('_')[0]} {share(*state[name])}" for name in names if name in state and state[name][0] < state[name][1]])
+                  partial=[f"{name.split('_')[0]} {share(*state[name])}" for name in names if name in state and name not in earlier and state[name][0] < state[name][1]],
+                  earlier=[name.split("_")[0] for name in earlier])
     return write_atomically(out / "index.html", page)

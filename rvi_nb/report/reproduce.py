@@ -35,7 +35,7 @@ from ..runs.archive import shards as shards_in
 from ..runs.check import archived_rows, check_runs, summarise
 from ..runs.groups import share_out, work
 from ..runs.pace import estimate
-from ..runs.run import Run
+from ..runs.run import ALGORITHM, Run
 from ..runs.schedule import STORED, ensure
 from ..runs.store import Store
 
@@ -175,7 +175,7 @@ def _note(out: Path, plan: Plan, parameters: dict, outcomes: dict[str, str], sto
     for f in plan.figures:
         if f.name in outcomes:
             manifest["figures"][f.name] = dict(status="failed" if outcomes[f.name] else "ok", error=outcomes[f.name], runs=len({r.key for r in f.grid}),
-                                               done=len(store.done(f.grid)), fingerprint=fingerprint(f, parameters, available), available=available)
+                                               done=len(store.done(f.grid)), algorithm=ALGORITHM, fingerprint=fingerprint(f, parameters, available), available=available)
     if call["runs"] or call["figures"]: manifest["call"] = call
     manifest |= _progress(plan.figures[0].path.parent, parameters, store, manifest["figures"])
     write_atomically(out / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
