@@ -66,7 +66,7 @@ def reading_runs(
 ) -> dict[str, list[Run]]:  # reading -> its runs
     "What each reader would have computed."
     large = size.n_train >= 5000
-    rates = (0.1, 0.5, 0.9) if large else (0.5, 0.9) if size.n_train >= 500 else (0.5,)
+    rates = (0.5, 0.9) if size.n_train >= 500 else (0.5,)
     runs = main_runs(size, rates, [d for d in size.datasets if large or d in ("toy", "mnist")])
     return {reading.name: [reading.change(run) for run in runs] for reading in READINGS}
 
