@@ -391,7 +391,7 @@ WEIGHTS = "decoder.weights.0"
 @pytest.mark.parametrize(
     ("about", "arrays", "message"),
     [
-        (lambda a: a.update(version=2), None, "format version 2; this rvi_nb reads version 3"),
+        (lambda a: a.update(version=2), None, "format version 2; this rvi_nb reads version 4"),
         (lambda a: a.update(format="else"), None, "not a model file"),
         (lambda a: a["params"].update(latent=5), None, "do not fit the parameters"),
         (lambda a: a["params"].update(latent="five"), None, "The 'latent' parameter of RelayImputer must be"),
