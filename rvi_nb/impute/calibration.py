@@ -17,7 +17,7 @@ from torch import Tensor
 from ..base.random import generator
 from .ensemble import INFERENCE_RATE, Design, Effort, Ensemble, Training, finder, learn
 from .joint import Chain, learn_chain
-from .refine import ROUNDS, Regressions, draw_categories, from_marks, learn_regressions, owners, to_marks
+from .refine import ROUNDS, Regressions, by_unaware, draw_categories, from_marks, learn_regressions, owners
 from .stopping import Watch, squared_errors
 from ..model.infer import infer
 from ..model.likelihood import Likelihood
@@ -131,12 +131,12 @@ def look_back(
     guess, own, start = partial_guesses(ensemble, x[rows], seen[rows] & ~held, generator(seed, "noise"), effort)
     cells, known, owner, numbers = x[rows].double().numpy(), seen[rows].numpy(), owners(counts), np.array(counts) == 0
     noise, more, alone = np.zeros(len(counts)), np.zeros(len(counts)), guess[..., numbers[owner]]  # (R, w, numbers)
+    hidden = np.where(held.any(0).numpy()[:, owner], by_unaware(guess.numpy(), held.numpy()[..., owner]), np.nan)  # (w, e)
     noise[numbers] = noise_level((alone - x[rows][:, numbers]).square(), own[..., numbers], alone, held[..., numbers], (held | ~seen[rows])[..., numbers])
     regressions, told = learn_regressions(cells, known, held.numpy(), guess.numpy(), counts, rounds)
-    more[numbers] = excess(alone, held[..., numbers], ~seen[rows][:, numbers]) * np.square(regressions.shares[numbers[owner]])
-    refined = regressions.refine(to_marks(cells, counts), known[:, owner], guess.mean(0).numpy())
+    more[numbers] = excess(alone, held[..., numbers], ~seen[rows][:, numbers])
     begin = draw_categories(regressions, np.where(known, cells, start.numpy()), known, guess.numpy(), rng)
-    chain = learn_chain(cells, known, begin, from_marks(refined, counts), from_marks(told, counts), counts, rng, ensemble.variance**0.5, more)
+    chain = learn_chain(cells, known, begin, from_marks(guess.mean(0).numpy(), counts), from_marks(hidden, counts), counts, rng, ensemble.variance**0.5, more)
     return Findings(noise, regressions, chain, column_errors(told, cells, counts))
 
 
