@@ -7,16 +7,15 @@ import torch
 
 from rvi_nb import RelayImputer
 
-QUICK = {"variance": 1.0, "n_models": 4, "max_epochs": 30}
+QUICK = {"variance": 0.1, "n_models": 4, "max_epochs": 30}
 
 
 def survey(seed: int, n: int = 300) -> pd.DataFrame:
-    "Answers on scales from 1 to 7 that have little to do with one another, a vote that one of them decides with some chance, and a region that goes with the vote."
+    "Answers on scales from 1 to 7 that have little to do with one another, and a vote that one of them decides with some chance."
     rng = np.random.default_rng(seed)
-    scales = np.rint(4 + 1.5 * rng.multivariate_normal(np.zeros(6), 0.2 + 0.8 * np.eye(6), n)).clip(1, 7)
-    vote = rng.random(n) < 1 / (1 + np.exp(-2 * (scales[:, 0] - 4)))
-    region = np.where(rng.random(n) < 0.9, np.where(vote, "north", "south"), "east")
-    return pd.DataFrame(scales, columns=list("abcdef")).assign(vote=pd.array(vote, "boolean"), region=pd.Categorical(region))
+    scales = np.rint(4 + 1.5 * rng.multivariate_normal(np.zeros(9), 0.15 + 0.85 * np.eye(9), n)).clip(1, 7)
+    vote = rng.random(n) < 1 / (1 + np.exp(-1.5 * (scales[:, 0] - 4.5)))
+    return pd.DataFrame(scales, columns=list("abcdefghi")).assign(vote=pd.array(vote, "boolean"))
 
 
 def noise(seed: int, n: int = 200) -> pd.DataFrame:
@@ -60,23 +59,23 @@ def test_a_vote_follows_a_whole_number(fitted):
 def test_errors_of_columns_are_those_of_what_is_filled_in(fitted):
     table, hidden, seen, imputer = fitted
     filled = imputer.transform(seen)
-    wrong = (filled["vote"] != table["vote"]).to_numpy(bool)[hidden[:, 6]].mean()
-    assert abs(imputer.column_errors_[6] - wrong) < 0.1
+    wrong = (filled["vote"] != table["vote"]).to_numpy(bool)[hidden[:, -1]].mean()
+    assert abs(imputer.column_errors_[-1] - wrong) < 0.1
     off = np.sqrt(np.square(filled["a"] - table["a"])[hidden[:, 0]].mean())
-    assert abs(imputer.column_errors_[0] - off) < 0.2
+    assert abs(imputer.column_errors_[0] - off) < 0.3
 
 
-def test_drawn_categories_go_with_what_is_seen_and_with_each_other(fitted):
-    table, _, seen, imputer = fitted
-    row = pd.DataFrame({c: [np.nan, np.nan] for c in "abcdef"}, index=[0, 1]).assign(
-        a=[1.0, 7.0], vote=pd.array([pd.NA] * 2, "boolean"), region=pd.Categorical([None] * 2, table["region"].cat.categories)
-    )
-    draws = imputer.impute(row, n_draws=200)
+def test_drawn_categories_go_with_what_is_seen_and_with_each_other():
+    table = survey(0)
+    table["region"] = pd.Categorical(np.where(np.random.default_rng(9).random(len(table)) < 0.8, np.where(table["vote"], "north", "south"), "east"))
+    imputer = RelayImputer(**QUICK).fit(table.mask(holes(table, 0)))
+    row = table.iloc[:2].reset_index(drop=True).mask(np.ones((2, table.shape[1]), bool))
+    draws = imputer.impute(row.assign(a=[1.0, 7.0]), n_draws=200)
     votes = np.array([d["vote"].to_numpy(bool) for d in draws])
     assert votes[:, 0].mean() < 0.3 and votes[:, 1].mean() > 0.7
-    middle = [d.iloc[0] for d in imputer.impute(row.assign(a=np.nan), n_draws=300)]
-    by_vote = [np.mean([r["region"] == "north" for r in middle if bool(r["vote"]) == vote]) for vote in (False, True)]
-    assert by_vote[1] > by_vote[0] + 0.4
+    nothing = [d.iloc[0] for d in imputer.impute(row, n_draws=300)]
+    north = [np.mean([r["region"] == "north" for r in nothing if bool(r["vote"]) == vote]) for vote in (False, True)]
+    assert north[1] > north[0] + 0.4  # two cells that are missing together
 
 
 @pytest.mark.parametrize("seed", [1, 2])

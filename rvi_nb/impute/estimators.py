@@ -32,7 +32,7 @@ from ..model.posterior import Posterior
 class RelayImputer(_RelayEstimator):
     "Fills the holes of a table with what a relay, mean-field or amortised model expects there."
 
-    rounds = ROUNDS
+    rounds = ROUNDS  # of regressions that refine a guess
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **_CONSTRAINTS, "n_models": [SIZE], "add_indicator": ["boolean"], "keep_empty_features": ["boolean"]}
 
@@ -85,7 +85,7 @@ class RelayImputer(_RelayEstimator):
         self,
         X: Any,  # (n, d) rows with holes
     ) -> np.ndarray | pd.DataFrame:  # observed cells as they were; holes filled; indicator columns, if asked for; a frame for a frame
-        "Fill the holes: each with the mean of what the models expect, or the most probable category."
+        "Fill the holes: each with the mean of what the models expect after a second look at the row, or the most probable category."
         check_is_fitted(self)
         table = self._table(X)
         todo = table.holes[:, ~self.units_.empty].any(1)  # rows with something to fill
