@@ -69,8 +69,10 @@ class Regressions:
 
     def fitted(self, which: int, mark: int, filled: np.ndarray, guess: np.ndarray) -> np.ndarray:  # both (..., e) -> (...)
         "A mark by its regression in one of the rounds."
-        first, *slopes = self.coefficients[which, mark, :-1]
-        return first + (filled[..., self.near[mark]] * slopes).sum(-1) + self.coefficients[which, mark, -1] * guess[..., mark]
+        first, *slopes, share = self.coefficients[which, mark]
+        result = first + share * guess[..., mark]
+        for term, slope in zip(self.near[mark], slopes, strict=True): result += slope * filled[..., term]
+        return result
 
     def refine(self, x: np.ndarray, seen: np.ndarray, guess: np.ndarray, rounds: int | None = None) -> np.ndarray:  # marks, bool, marks, each (..., e) -> (..., e)
         "What is expected after so many rounds, by default all of them."
@@ -124,12 +126,13 @@ def by_unaware(values: np.ndarray, held: np.ndarray) -> np.ndarray:  # (R, ...) 
 
 def learn_round(regressions: Regressions, which: int, x: np.ndarray, filled: np.ndarray, guess: np.ndarray, held: np.ndarray) -> np.ndarray:  # (n, e), (R, n, e) twice, (R, n, d) -> (n, e)
     "Learn the regressions of one round in place; what is expected of held-out cells by regressions without them, NaN elsewhere."
-    result = np.full(x.shape, np.nan)
+    result, columns, filled = np.full(x.shape, np.nan), np.ascontiguousarray(held.transpose(2, 0, 1)), np.ascontiguousarray(filled.transpose(2, 0, 1))  # (d, R, n), (e, R, n)
     for mark, j in enumerate(owners(regressions.counts)):
-        rows = np.flatnonzero(held[:, :, j].any(0))
-        unaware, own = held[:, rows, j], by_unaware(guess[:, rows, mark], held[:, rows, j])
+        rows = np.flatnonzero(columns[j].any(0))
+        unaware, own = columns[j][:, rows], by_unaware(guess[:, rows, mark], columns[j][:, rows])
+        terms = by_unaware(filled[regressions.near[mark]][..., rows].transpose(1, 2, 0), unaware)
         if len(rows) < 5: result[rows, mark] = own
-        else: regressions.coefficients[which, mark], result[rows, mark] = regress(by_unaware(filled[:, rows][..., regressions.near[mark]], unaware), x[rows, mark], own)
+        else: regressions.coefficients[which, mark], result[rows, mark] = regress(terms, x[rows, mark], own)
     return result
 
 
@@ -148,8 +151,6 @@ def learn_regressions(
     near = nearest_marks(np.where(known, marks, guess.mean(0)), owner, most)
     result = Regressions(tuple(counts), near, np.zeros((rounds, len(owner), near.shape[1] + 2)))
     result.coefficients[..., -1] = 1
-    expected, filled = np.where(np.any(held[..., owner], axis=0), by_unaware(guess, held[..., owner]), np.nan), guess
-    for which in range(rounds):
-        expected = learn_round(result, which, marks, np.where(known, marks, filled), guess, held)
-        filled = result.refine(marks, visible, guess, which + 1)
+    expected = np.where(np.any(held[..., owner], axis=0), by_unaware(guess, held[..., owner]), np.nan)
+    for which in range(rounds): expected = learn_round(result, which, marks, np.where(known, marks, result.refine(marks, visible, guess, which)), guess, held)
     return result, expected
