@@ -104,6 +104,7 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
     "Has units and an ensemble."
 
     n_models = 1  # of the encoder; a parameter of the imputer
+    rounds = 0  # of regressions: a decoder's rows are what the encoder is about; the imputer's guesses are refined
     likelihood: Likelihood | None = None  # of the imputer: what the kinds of columns say; a parameter of the encoder
     kinds_: list[Column] | None  # of a data frame's columns; None for an array
     _parameter_constraints: ClassVar[dict[str, list]] = _CONSTRAINTS
@@ -213,8 +214,8 @@ class _RelayEstimator(TransformerMixin, BaseEstimator):
         parts, likelihood = design.build(seeds), design.likelihood(variance)
         watch = learn(parts, x, seen, likelihood, training)
         learned = Ensemble(design, seeds, variance, {name: t.cpu().numpy() for name, t in named(parts, likelihood).items()}, np.zeros(design.n_features))
-        findings = look_back(learned, x, seen, watch, pilot_seed, effort)
-        self.ensemble_ = replace(learned, noise=findings.noise, chain=findings.chain)
+        findings = look_back(learned, x, seen, watch, pilot_seed, effort, self.rounds)
+        self.ensemble_ = replace(learned, noise=findings.noise, chain=findings.chain, regressions=findings.regressions)
         self.column_errors_[~self.units_.empty] = findings.errors * np.where(self.units_.plain, 1, self.units_.columns.scale)
         self.held_out_error_, self.n_epochs_, self.held_out_curve_ = float(watch.best[0]), int(watch.best_epoch[0]), np.concatenate(watch.curve)
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['JUDGED', 'VARIANCES', 'USUAL_VARIANCE', 'PILOT_EPOCHS', 'inferred_errors', 'pilot_errors', 'best_variance',
-           'noise_level', 'Findings', 'look_back', 'excess', 'column_errors']
+           'noise_level', 'Findings', 'partial_guesses', 'look_back', 'excess', 'column_errors']
 
 # %% ../../nbs/impute/03_calibration.ipynb #c002
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ..base.random import generator
-from .ensemble import INFERENCE_RATE, Design, Effort, Ensemble, Training, average, finder, learn
+from .ensemble import INFERENCE_RATE, Design, Effort, Ensemble, Training, finder, learn
 from .joint import Chain, learn_chain
+from .refine import ROUNDS, Regressions, by_unaware, draw_categories, from_marks, learn_regressions, owners
 from .stopping import Watch, squared_errors
 from ..model.infer import infer
 from ..model.likelihood import Likelihood
@@ -99,8 +101,19 @@ def noise_level(
 class Findings:
     "What the held-out cells say about an ensemble."
     noise: np.ndarray  # (d,) of new rows; 0 for categories
-    chain: Chain  # by which holes are drawn
-    errors: np.ndarray  # (d,) of the mean guess: root mean square of numbers, share of wrong categories; NaN where no cell was held out
+    regressions: Regressions  # by which guesses are refined
+    chain: Chain  # by which numbers are drawn
+    errors: np.ndarray  # (d,) of what is filled in: root mean square of numbers, share of wrong categories; NaN where no cell was held out
+
+
+def partial_guesses(ensemble: Ensemble, x: Tensor, visible: Tensor, gen: torch.Generator, effort: Effort) -> tuple[Tensor, Tensor, Tensor]:  # (w, d), (R, w, d) -> (R, w, e), (R, w, d) twice
+    "What each model expects of rows of which it sees some cells, how much its own draws of it vary, and one of these."
+    guess, own, start = torch.zeros(*visible.shape[:2], len(owners(ensemble.counts)), dtype=torch.float64), torch.zeros(visible.shape), torch.zeros(visible.shape)
+    for part, q, network in ensemble.posteriors(x, visible, effort):
+        size, outputs = part.stop - part.start, torch.stack([network(q.mean + q.stddev * torch.randn(q.mean.shape, generator=gen).to(q.mean)) for _ in range(8)])
+        guess[:, part] = ensemble.expected(network(q.mean)).cpu()[:, :size]
+        own[:, part], start[:, part] = ensemble.likelihood.mean(outputs).var(0).cpu()[:, :size], ensemble.likelihood.sample(outputs[0], gen).cpu()[:, :size]
+    return guess, own, start
 
 
 @torch.no_grad()
@@ -111,22 +124,20 @@ def look_back(
     watch: Watch,  # knows the held-out cells
     seed: int,
     effort: Effort,
+    rounds: int = ROUNDS,  # of regressions; 0: guesses stay as they are
 ) -> Findings:
     "Guess the cells held out in training by inference, and learn from how far off the guesses are."
-    rows, held, likelihood, gen = watch.rows[0].cpu(), watch.held.cpu(), ensemble.likelihood, generator(seed, "noise")
-    visible = seen[rows] & ~held  # (R, w, d)
-    guess, own, start = (torch.zeros(held.shape) for _ in range(3))
-    for part, q, network in ensemble.posteriors(x[rows], visible, effort):
-        size, outputs = part.stop - part.start, torch.stack([network(q.mean + q.stddev * torch.randn(q.mean.shape, generator=gen).to(q.mean)) for _ in range(8)])
-        guess[:, part] = torch.stack([average(likelihood, alone[None]) for alone in network(q.mean)]).float().cpu()[:, :size]
-        own[:, part], start[:, part] = likelihood.mean(outputs).var(0).cpu()[:, :size], likelihood.sample(outputs[0], gen).cpu()[:, :size]
-    coded, noise = np.array(ensemble.design.counts or [0] * x.shape[1]) > 0, np.zeros(x.shape[1])
-    error, *rest = (t[..., ~coded] for t in ((guess - x[rows]).square(), own, guess, held, ~visible))
-    noise[~coded] = noise_level(error, rest[0], rest[1], rest[2], rest[3])
-    held_guess = torch.where(held.any(0), torch.where(held, guess, 0).sum(0) / held.sum(0), torch.nan).double().numpy()
-    chain = learn_chain(x[rows].double().numpy(), seen[rows].numpy(), start.double().numpy(), guess.mean(0).double().numpy(), held_guess,
-                        ensemble.design.counts or [0] * x.shape[1], np.random.default_rng(seed), ensemble.variance**0.5, excess(guess, held, ~seen[rows]))
-    return Findings(noise, chain, np.where(coded, *column_errors(guess, held_guess, x[rows], held)))
+    rows, held, counts, rng = watch.rows[0].cpu(), watch.held.cpu(), ensemble.counts, np.random.default_rng(seed)
+    guess, own, start = partial_guesses(ensemble, x[rows], seen[rows] & ~held, generator(seed, "noise"), effort)
+    cells, known, owner, numbers = x[rows].double().numpy(), seen[rows].numpy(), owners(counts), np.array(counts) == 0
+    noise, more, alone = np.zeros(len(counts)), np.zeros(len(counts)), guess[..., numbers[owner]]  # (R, w, numbers)
+    hidden = np.where(held.any(0).numpy()[:, owner], by_unaware(guess.numpy(), held.numpy()[..., owner]), np.nan)  # (w, e)
+    noise[numbers] = noise_level((alone - x[rows][:, numbers]).square(), own[..., numbers], alone, held[..., numbers], (held | ~seen[rows])[..., numbers])
+    regressions, told = learn_regressions(cells, known, held.numpy(), guess.numpy(), counts, rounds)
+    more[numbers] = excess(alone, held[..., numbers], ~seen[rows][:, numbers])
+    begin = draw_categories(regressions, np.where(known, cells, start.numpy()), known, guess.numpy(), rng)
+    chain = learn_chain(cells, known, begin, from_marks(guess.mean(0).numpy(), counts), from_marks(hidden, counts), counts, rng, ensemble.variance**0.5, more)
+    return Findings(noise, regressions, chain, column_errors(told, cells, counts))
 
 
 def excess(guess: Tensor, held: Tensor, holes: Tensor) -> np.ndarray:  # (R, w, d), (R, w, d), (w, d) -> (d,)
@@ -136,9 +147,10 @@ def excess(guess: Tensor, held: Tensor, holes: Tensor) -> np.ndarray:  # (R, w, 
     return (more * torch.where(holes, between, 0).sum(0) / holes.sum(0).clamp(min=1)).double().numpy()
 
 
-def column_errors(guess: Tensor, held_guess: np.ndarray, x: Tensor, held: Tensor) -> tuple[np.ndarray, np.ndarray]:  # each (d,)
-    "The share of held-out cells that were guessed wrong, and the root mean square of what the guesses are off."
-    with np.errstate(invalid="ignore", divide="ignore"):
-        wrong = (held & (guess != x)).sum((0, 1)).numpy() / held.sum((0, 1)).numpy()
-        known = ~np.isnan(held_guess)
-        return wrong, np.sqrt(np.where(known, np.square(held_guess - x.double().numpy()), 0).sum(0) / known.sum(0))
+def column_errors(told: np.ndarray, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:  # (w, e) marks, NaN where unknown, (w, d) -> (d,)
+    "The root mean square of what numbers are off, and the share of categories that are wrong."
+    coded, known = np.array(counts) > 0, ~np.isnan(told[:, np.searchsorted(owners(counts), np.arange(len(counts)))])
+    off = from_marks(told, counts) - x
+    with np.errstate(invalid="ignore", divide="ignore"): mean = np.where(known, np.where(coded, off != 0, np.square(off)), 0).sum(0) / known.sum(0)
+    return np.where(coded, mean, np.sqrt(mean))
+

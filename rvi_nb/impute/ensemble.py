@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['POSTERIORS', 'INFERENCE_RATE', 'BLOCK', 'likelihood', 'Design', 'named', 'Training', 'learn', 'independent', 'finder',
-           'Effort', 'infer_block', 'Ensemble', 'average']
+           'Effort', 'infer_block', 'Ensemble', 'average', 'expected']
 
 # %% ../../nbs/impute/02_ensemble.ipynb #c002
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from ..base.random import generator
 from .joint import SETS, Chain
+from .refine import Regressions, draw_categories, from_marks, owners, to_marks
 from .stopping import Watch, hold_out
 from .units import FAR
 from ..model.decoder import MLP, Decoder, decoder, steady
@@ -168,7 +169,11 @@ class Ensemble:
     variance: float  # of the likelihood
     weights: dict[str, np.ndarray]  # by name, each (R, ...)
     noise: np.ndarray  # (d,) standard deviation of what the models cannot know; 0 for categories
-    chain: Chain | None = None  # what is known of holes given other cells; None: nothing
+    chain: Chain | None = None  # by which numbers are drawn; None: not at all
+    regressions: Regressions | None = None  # what is made of the models' guesses; None: nothing
+
+    @property
+    def counts(self) -> tuple[int, ...]: return self.design.counts or (0,) * self.design.n_features
 
     @property
     def likelihood(self) -> Likelihood:
@@ -207,6 +212,22 @@ class Ensemble:
             result[rows] = average(self.likelihood, network(q.mean))[: rows.stop - rows.start].cpu().numpy()
         return result
 
+    def expected(self, outputs: Tensor) -> Tensor:  # (R, B, outputs) -> (R, B, e) float64
+        "What each model expects; under a likelihood that was given, of codes too as of numbers."
+        return expected(self.likelihood, outputs) if self.design.given is None else torch.stack([average(self.likelihood, one[None]) for one in outputs])
+
+    def guesses(self, x: Tensor, seen: Tensor, effort: Effort) -> np.ndarray:  # (n, d) float64
+        "What holes are filled with: what the models expect on average, refined."
+        result = np.zeros((len(x), self.design.n_features))
+        for rows, q, network in self.posteriors(x, seen, effort):
+            result[rows] = from_marks(self.refined(x[rows], seen[rows], self.expected(network(q.mean)).mean(0).cpu().numpy()), self.counts)
+        return result
+
+    def refined(self, x: Tensor, seen: Tensor, guess: np.ndarray) -> np.ndarray:  # (n, d) twice, (BLOCK, e) -> (n, e)
+        "The marks that the regressions make of a guess."
+        guess = guess[: len(x)]
+        return self.regressions.refine(to_marks(x.cpu().numpy(), self.counts), seen.cpu().numpy()[:, owners(self.counts)], guess) if self.regressions else guess
+
     def draws(self, x: Tensor, seen: Tensor, n_draws: int, random_state: int, effort: Effort, first_block: int = 0) -> np.ndarray:  # (n_draws, n, d) float64
         "Draws from the posterior predictive, the models and their regressions taking turns in random order."
         result, n_models, gen = np.zeros((n_draws, len(x), self.design.n_features)), len(self.seeds), generator(random_state, "draws")
@@ -215,12 +236,14 @@ class Ensemble:
         for rows, q, network in self.posteriors(x, seen, effort):
             block = first_block + rows.start // BLOCK  # has numbers of its own: a table may come in parts
             gen, rng = generator(random_state, "draws", block), np.random.default_rng([random_state, n_draws, block])
-            n, guess = rows.stop - rows.start, average(self.likelihood, network(q.loc)).cpu().numpy()
+            n, known, guess = rows.stop - rows.start, seen[rows].cpu().numpy(), self.expected(network(q.mean)).cpu().numpy()
             for first in range(0, n_draws, n_models):
                 z, which = q.loc + q.scale * torch.randn(q.loc.shape, generator=gen).to(q.loc), order[first : first + n_models]
                 result[first : first + len(which), rows] = self.likelihood.sample(network(z), gen).cpu().numpy()[which, :n]
-            result[:, rows] = np.where(seen[rows].cpu().numpy(), x[rows].cpu().numpy(), result[:, rows])
-            if self.chain: result[:, rows] = self.chain.draw(result[:, rows], ~seen[rows].cpu().numpy(), guess[:n], (which_set * n_models + order).numpy(), rng)
+            drawn = np.where(known, x[rows].cpu().numpy(), result[:, rows])
+            if self.regressions: drawn = draw_categories(self.regressions, drawn, known, guess[order, :n], rng)
+            if self.chain: drawn = self.chain.draw(drawn, ~known, from_marks(guess.mean(0)[:n], self.counts), (which_set * n_models + order).numpy(), rng)
+            result[:, rows] = drawn
         return result
 
     def elbo(self, x: Tensor, seen: Tensor, effort: Effort) -> float:
@@ -259,3 +282,17 @@ def average(likelihood: Likelihood, outputs: Tensor) -> Tensor:  # (R, B, output
         return torch.cat([average(part, out) for part, out, _ in likelihood._split(outputs)], -1)[..., likelihood.get_buffer("back")]
     if isinstance(likelihood, Categorical): return likelihood.log_probabilities(outputs).exp().mean(0).argmax(-1).double()
     return likelihood.mean(outputs).double().mean(0)
+
+
+def expected(likelihood: Likelihood, outputs: Tensor) -> Tensor:  # (R, B, outputs) -> (R, B, e) float64
+    "What each model expects: numbers, and a chance for each value of a category."
+    return torch.cat(_by_column(likelihood, outputs), -1).double() if isinstance(likelihood, Mixed | Categorical) else likelihood.mean(outputs).double()
+
+
+def _by_column(likelihood: Likelihood, outputs: Tensor) -> list[Tensor]:  # each (R, B, 1 or K)
+    if isinstance(likelihood, Mixed):
+        parts = [(j, t) for part, out, columns in likelihood._split(outputs) for j, t in zip(columns, _by_column(part, out), strict=True)]
+        return [t for _, t in sorted(parts, key=lambda pair: pair[0])]
+    if isinstance(likelihood, Categorical):
+        return [chances[..., there] for chances, there in zip(likelihood.log_probabilities(outputs).exp().unbind(-2), likelihood.there, strict=True)]
+    return list(likelihood.mean(outputs)[..., None].unbind(-2))

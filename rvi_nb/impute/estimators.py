@@ -23,6 +23,7 @@ from .base import _CONSTRAINTS, SIZE, Table, _RelayEstimator
 from .codes import code_draws, code_spread, log_densities
 from .columns import fill
 from .ensemble import BLOCK, Effort, average
+from .refine import ROUNDS
 from ..model.fit import Epoch, check_whole
 from ..model.likelihood import Likelihood
 from ..model.posterior import Posterior
@@ -31,6 +32,7 @@ from ..model.posterior import Posterior
 class RelayImputer(_RelayEstimator):
     "Fills the holes of a table with what a relay, mean-field or amortised model expects there."
 
+    rounds = ROUNDS  # of regressions that refine a guess
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **_CONSTRAINTS, "n_models": [SIZE], "add_indicator": ["boolean"], "keep_empty_features": ["boolean"]}
 
@@ -83,12 +85,12 @@ class RelayImputer(_RelayEstimator):
         self,
         X: Any,  # (n, d) rows with holes
     ) -> np.ndarray | pd.DataFrame:  # observed cells as they were; holes filled; indicator columns, if asked for; a frame for a frame
-        "Fill the holes: each with the mean of what the models expect, or the most probable category."
+        "Fill the holes: each with the mean of what the models expect after a second look at the row, or the most probable category."
         check_is_fitted(self)
         table = self._table(X)
         todo = table.holes[:, ~self.units_.empty].any(1)  # rows with something to fill
         guess = np.zeros((len(table.x), self.units_.n_features))
-        if todo.any(): guess[todo] = self.ensemble_.means(*self.units_.standardise(table.x[todo], table.seen[todo]), self._part(Effort))
+        if todo.any(): guess[todo] = self.ensemble_.guesses(*self.units_.standardise(table.x[todo], table.seen[todo]), self._part(Effort))
         return self._filled(table, guess, X)
 
     def impute(
