@@ -78,6 +78,12 @@ def test_drawn_categories_go_with_what_is_seen_and_with_each_other():
     assert north[1] > north[0] + 0.4  # two cells that are missing together
 
 
+def test_a_single_draw(fitted):
+    _, hidden, seen, imputer = fitted
+    (one,) = imputer.impute(seen, n_draws=1)
+    assert one.notna().all(axis=None) and one.mask(hidden).equals(seen)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_noise_costs_next_to_nothing(seed):
     torch.set_num_threads(1)

@@ -241,7 +241,7 @@ class Ensemble:
                 z, which = q.loc + q.scale * torch.randn(q.loc.shape, generator=gen).to(q.loc), order[first : first + n_models]
                 result[first : first + len(which), rows] = self.likelihood.sample(network(z), gen).cpu().numpy()[which, :n]
             drawn = np.where(known, x[rows].cpu().numpy(), result[:, rows])
-            if self.regressions: drawn = draw_categories(self.regressions, drawn, known, guess[order, :n], rng)
+            if self.regressions: drawn = draw_categories(self.regressions, drawn, known, guess[order.numpy(), :n], rng)
             if self.chain: drawn = self.chain.draw(drawn, ~known, from_marks(guess.mean(0)[:n], self.counts), (which_set * n_models + order).numpy(), rng)
             result[:, rows] = drawn
         return result
