@@ -29,15 +29,15 @@ TRUTH = np.array([1.0, 0.0])
 FIELDS = ("mechanism", "repeat", "method", "coefficient", "coefficient_inside", "coefficient_half", "mean", "mean_inside", "mean_half")
 
 
-def table(mechanism: str, repeat: int, n: int = ROWS) -> np.ndarray:
-    "x1, x2, x3 and y, with holes."
+def tables(mechanism: str, repeat: int, n: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
+    "x1, x2, x3 and y, complete and with holes."
     rng = np.random.default_rng([repeat, 18])
     x = rng.multivariate_normal(np.zeros(3), 0.5 + 0.5 * np.eye(3), n)
     full = np.column_stack([x, x.sum(1) + rng.normal(size=n)])
     if mechanism == "MCAR":
-        return np.where(rng.random(full.shape) < 0.3, np.nan, full)
+        return full, np.where(rng.random(full.shape) < 0.3, np.nan, full)
     chance = 1 / (1 + np.exp(0.6 - 1.2 * x[:, :1]))
-    return np.where((rng.random(full.shape) < chance) & [False, True, False, True], np.nan, full)
+    return full, np.where((rng.random(full.shape) < chance) & [False, True, False, True], np.nan, full)
 
 
 def analyse(complete: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ METHODS = {"RVI": relay, "Iterative": chained}
 
 def measure(mechanism: str, repeat: int, method: str) -> dict:
     "One row of the table."
-    seen = table(mechanism, repeat)
+    _, seen = tables(mechanism, repeat)
     pooled = pool(*zip(*map(analyse, METHODS[method](seen, repeat)), strict=True), degrees=ROWS - 4)
     low, high = pooled.interval(0.9)
     inside, half = (low <= TRUTH) & (high >= TRUTH), (high - low) / 2
