@@ -28,9 +28,9 @@ loops: setup
 	@OMP_NUM_THREADS=1 $(BIN)/python -c "from rvi_nb.runs.compute import compute; from rvi_nb.runs.run import Run; \
 	  [compute([Run(model=m, dataset='toy', n_train=300, n_test=20, epochs=1)]) for m in ('rvi', 'vad', 'vae')]"
 
-test: setup  # loops are compiled while a browser is fetched; some tests wait, so there is one more of them than cores
+test: setup  # loops are compiled once, while a browser is fetched
 	$(MAKE) --no-print-directory --jobs 3 data browser loops
-	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check
