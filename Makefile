@@ -48,6 +48,7 @@ bench: setup
 	$(BIN)/python bench/rubin.py
 	$(BIN)/python bench/rows.py
 	$(BIN)/python bench/row_adam.py
+	$(BIN)/python bench/groups.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m nbconvert --log-level ERROR --to notebook --execute --inplace bench/speed.ipynb bench/comparison.ipynb
 	$(BIN)/nbdev_clean --fname bench
 

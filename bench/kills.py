@@ -8,6 +8,7 @@ Needs Linux.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -50,7 +51,8 @@ def family(driver: int) -> dict[str, list[int]]:
 
 
 def tables(out: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*.csv"))}
+    "Of the two figures."
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*.csv")) if p.name.startswith(FIGURES)}
 
 
 def finished(out: Path) -> dict[str, tuple]:
@@ -59,6 +61,12 @@ def finished(out: Path) -> dict[str, tuple]:
         return {}
     with sqlite3.connect(out / "runs.sqlite", timeout=60) as db:
         return {key: rest for key, *rest in db.execute("select key, checksum, times, record from runs where status = 'done'")}
+
+
+def complete(out: Path) -> bool:
+    "Whether the report has all runs that its figures ask for."
+    progress = json.loads((out / "manifest.json").read_text())["progress"]
+    return len(progress) >= len(FIGURES) and all(done == asked for name, (done, asked) in progress.items() if name.startswith(FIGURES))
 
 
 def temporary(out: Path) -> list[str]:
@@ -96,7 +104,7 @@ def kill_and_resume(folder: Path, kills: int, reference: Path | None = None, too
             assert code == 0 or disturbed, f"failed although nobody disturbed it: {out.with_suffix('.log').read_text()[-2000:]}"
         assert tables(out) == tables(reference), f"tables of {out} differ from those of {reference}"
         assert {times for _, times, _ in finished(out).values()} == {1}, f"a run of {out} was computed twice"
-        assert finished(out).keys() == finished(reference).keys()
+        assert finished(out).keys() <= finished(reference).keys() and complete(out), f"not all runs of {out} are there"
         assert not temporary(out), f"left behind: {temporary(out)}"
         say(f"reproduction {rounds}: the same after {sum(counts.values())} kills {counts}")
     return counts | {"reproductions": rounds}

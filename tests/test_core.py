@@ -109,7 +109,7 @@ def test_elbo_never_exceeds_the_evidence(seed, spread):
 def test_inference_finds_the_exact_posterior(name):
     o = Oracle()
     posterior, _ = make(name, o.d, 4)
-    found = infer(posterior, o.net, o.data, 1, 6000, Gaussian(o.variance))
+    found = infer(posterior, o.net, o.data, 1, 2000, Gaussian(o.variance), lr=3e-3)
     q = posterior(found.local)
     gap = (o.log_p - o.elbo(q)).mean() / o.log_p.mean().abs()
     assert -1e-5 < gap < 0.01
@@ -141,7 +141,7 @@ def test_an_encoder_with_steps_approaches_the_exact_posterior(kind):
     gaps = []
     for steps in (0, 4, 16):
         posterior = kind(o.net, Gaussian(o.variance), steps)
-        noise = learn(posterior, o.net, o.data, o.variance, 200)
+        noise = learn(posterior, o.net, o.data, o.variance, 100)
         with torch.no_grad():
             elbo = o.elbo(posterior(None, *o.data.batch(torch.arange(40)[None]), noise()))
         assert (elbo <= o.log_p + 1e-3).all()
@@ -217,7 +217,7 @@ def test_a_row_with_nothing_observed_has_the_prior_as_its_posterior():
     o = Oracle()
     nothing = incomplete(o.x, torch.zeros_like(o.mask))
     posterior = MeanField(4)
-    q = posterior(infer(posterior, o.net, nothing, 1, 3000, Gaussian(o.variance), 5e-3).local)
+    q = posterior(infer(posterior, o.net, nothing, 1, 1500, Gaussian(o.variance), 1e-2).local)
     assert q.loc.abs().max() < 0.1 and (q.scale - 1).abs().max() < 0.1
 
 

@@ -157,14 +157,15 @@ def test_a_figure_depends_on_what_it_uses(tmp_path):
     figures = {p.stem: read_figure(p, {"profile": "smoke"}) for p in find_figures((), FIGURES)}
     marks = lambda: {name: fingerprint(f, {"profile": "smoke"}, {}, package) for name, f in figures.items()}
     uninvolved = ["cli/command.py", "report/reproduce.py", *(f"impute/{p.name}" for p in (package / "impute").glob("[!_]*.py"))]
-    changed, before = {}, marks()
-    for file in (*uninvolved, "studies/design.py", "report/style.py"):
-        (package / file).write_text((package / file).read_text() + "\n# changed\n")
-        after = marks()
-        changed[file] = {name for name in figures if after[name] != before[name]}
-        before = after
-    assert not any(changed[file] for file in uninvolved)
-    assert changed["studies/design.py"] == {"fig01_hyperparameters", "figS2_latent_size"} and changed["report/style.py"] == set(figures)
+
+    def changed(*files):
+        before = marks()
+        for file in files:
+            (package / file).write_text((package / file).read_text() + "\n# changed\n")
+        return {name for name, mark in marks().items() if mark != before[name]}
+
+    assert not changed(*uninvolved)
+    assert changed("studies/design.py") == {"fig01_hyperparameters", "figS2_latent_size"} and changed("report/style.py") == set(figures)
 
 
 def test_where_results_lie_and_how_many_processes_make_them_does_not_matter(tmp_path):

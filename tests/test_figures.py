@@ -474,10 +474,10 @@ def test_figS8(smoke, drawn):
     counts = found["counts"]
     assert set(found["asked"]) == set(counts.reading) == {r.name for r in READINGS} and counts.claim.nunique() == 12
     assert [t.get_text() for t in ax.get_yticklabels()] == list(dict.fromkeys(counts.claim))
-    for claim, rows in counts.groupby("claim"):
+    for reading, rows in counts.groupby("reading"):
+        tested = reading_claims(stored(smoke, found["asked"][reading]))
         for row in rows.itertuples():
-            where = found["asked"][row.reading]
-            outcomes = [c.outcome for c in reading_claims(stored(smoke, where))[claim].cells]
+            outcomes = [c.outcome for c in tested[row.claim].cells]
             assert (row.holds, row.contradicted, row.n) == (outcomes.count("holds"), outcomes.count("contradicted"), len(outcomes)) and row.n
     texts = [t.get_text() for t in ax.texts]
     assert len(texts) == len(counts) and all(text.startswith(f"{row.holds}/{row.n}") for text, row in zip(texts, counts.itertuples(), strict=True))

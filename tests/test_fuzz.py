@@ -320,7 +320,7 @@ def names_an_argument(message):
 
 
 @given(st.data())
-@settings(max_examples=2400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False)
+@settings(max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False)
 def fuzz(data):
     trial, level[0] = data.draw(st.sampled_from(TRIALS)), data.draw(st.sampled_from([0, 4, 15]))
     with plain_torch() if data.draw(st.integers(0, 3)) == 0 else nullcontext():
@@ -339,7 +339,7 @@ def test_no_input_ends_the_process_or_gives_a_wrong_shape():
     done = subprocess.run([sys.executable, __file__], check=False, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     numbers = {tuple(line.split()[:2]): int(line.split()[2]) for line in done.stdout.splitlines()}
-    assert sum(numbers.values()) >= 2000
+    assert sum(numbers.values()) >= 900
     for trial in {t.__name__ for t in TRIALS}:  # both ends are reached by each of them
         assert numbers.get((trial, "done"), 0) >= 5 and numbers.get((trial, "refused"), 0) >= 5, numbers
 

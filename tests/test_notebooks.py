@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 from nbdev.test import test_nb as run_notebook
 
@@ -15,6 +16,7 @@ NOTEBOOKS = sorted(p for p in ROOT.glob("nbs/**/*.ipynb") if p.parent.name != "f
 def test_notebook(path, monkeypatch):
     monkeypatch.chdir(path.parent)
     monkeypatch.setenv("IN_TEST", "1")  # nbdev sets it too, and would leave it: its commands then do nothing, in later tests as well
+    monkeypatch.setattr(plt, "install_repl_displayhook", lambda: None)  # it draws figures at the end of a cell, and then they are drawn once more to be shown
     passed, _ = run_notebook(path, skip_flags=["notest"], force_flags=[], basepath=ROOT)
     assert passed, f"{path.name} failed: its traceback is in the captured output"
 

@@ -64,6 +64,7 @@ def _shell(folder: Path) -> Any:
     "An interactive Python that shows nothing by itself."
     from IPython.core.displayhook import DisplayHook
     from IPython.core.interactiveshell import InteractiveShell
+    from matplotlib import pyplot
 
     class Quiet(DisplayHook):
         def __call__(self, result=None): self.fill_exec_result(result)
@@ -78,6 +79,7 @@ def _shell(folder: Path) -> Any:
     shell: Any = Shell.instance(ipython_dir=str(folder))
     shell.history_manager.enabled = False
     shell.enable_matplotlib("inline")
+    pyplot.uninstall_repl_displayhook()  # it would draw a figure at the end of a cell, and what shows the figure draws it once more
     return shell
 
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKED', 'FILES', 'ReportError', 'read_manifest', 'read_claims', 'progress', 'share', 'read_check', 'as_svg',
-           'draw_verdicts', 'write_page']
+           'draw_verdicts', 'is_earlier', 'write_page']
 
 # %% ../../nbs/report/11_page.ipynb #c002
 import io
@@ -131,7 +131,7 @@ def _entry(name: str, folder: Path, entry: dict) -> dict:
                 files=[(label, file) for label, file in files.items() if (folder / file).exists()])
 
 
-def _is_earlier(entry: dict) -> bool:
+def is_earlier(entry: dict) -> bool:
     "Whether a figure was drawn from runs of another version of the algorithm."
     return bool(entry.get("runs")) and ("done" not in entry or entry.get("algorithm", ALGORITHM) != ALGORITHM)
 
@@ -159,7 +159,7 @@ def write_page(
     entries = [manifest["figures"][name] for name in names]
     claims = {f"{claim.figure}-{i}": claim for name in names for i, claim in enumerate(read_claims(out / name / "claims.json"), 1)}
     numbers, verdicts = cell_rows(claims.items()), draw_verdicts(out, names)
-    earlier = [name for name, entry in zip(names, entries, strict=True) if _is_earlier(entry)]
+    earlier = [name for name, entry in zip(names, entries, strict=True) if is_earlier(entry)]
     if verdicts: write_atomically(out / "verdicts.svg", verdicts.encode())
     took = lambda seconds: f"{seconds / 60:.1f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
     page = render("page.html", profile=profile, version=__version__, took=took, spent=manifest["spent"], call=manifest.get("call"), checked=read_check(out),

@@ -151,26 +151,36 @@ def draw_readings(
 
 # %% ../../nbs/studies/03_readings.ipynb #c019
 def _list(words: Iterable[str]) -> str:
-    "a, b and c."
-    *first, last = words
+    "*a*, *b* and *c*."
+    *first, last = (f"*{word}*" for word in words)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def _best_and_worst(rows: pd.DataFrame) -> tuple[str, str]:
+    "The readings under which most and fewest cells hold, with their numbers."
+    total = rows.groupby("reading", sort=False)[["holds", "contradicted", "n"]].sum()
+    told = lambda reading: f"*{reading}* ({total.holds[reading]} of {total.n[reading]}, with {total.contradicted[reading]} against)"
+    share = (total.holds - 1e-3 * total.contradicted) / total.n  # of two with as many, the one with more against is worse
+    return told(share.idxmax()), told(share.idxmin())
 
 
 def _sentence(claims: list[str], whole: tuple[str, ...], rows: pd.DataFrame) -> str:
     "Under which readings some claims hold in every cell, and under which they fare best and worst."
-    names, readings = _list(f"*{c}*" for c in claims), list(dict.fromkeys(rows.reading))
-    if len(whole) == len(readings): return f"Under each of the {len(readings)} readings, in every cell: {names}."
-    total = rows.groupby("reading", sort=False)[["holds", "contradicted", "n"]].sum()
-    best, worst = (total.holds / total.n).idxmax(), (total.holds - total.contradicted).idxmin()
-    against = f"; fewest under *{worst}*: {total.holds[worst]} of {total.n[worst]}, with {total.contradicted[worst]} against"
-    if not whole: return f"Under no reading in every cell: {names}; most cells under *{best}*: {total.holds[best]} of {total.n[best]}{against}."
-    return f"In every cell under {len(whole)} of {len(readings)} readings ({_list(whole)}): {names}{against}."
+    readings, (best, worst) = list(dict.fromkeys(rows.reading)), _best_and_worst(rows)
+    others = [r for r in readings if r not in whole]
+    if not others: return f"In every cell under each of the {len(readings)} readings: {_list(claims)}."
+    if not whole: return f"In every cell under no reading: {_list(claims)}; most under {best}, fewest under {worst}."
+    where = f"under all readings but {_list(others)}" if len(whole) > len(others) else f"only under {_list(whole)}"
+    return f"In every cell {where}: {_list(claims)}; fewest under {worst}."
 
 
 def describe(counts: pd.DataFrame) -> str:
     "A paragraph to quote, from the counts."
     ran = counts[counts.n > 0]
+    if not len(ran): return "Nothing could be run."
     alike: dict[tuple[str, ...], list[str]] = {}
     for claim, rows in ran.groupby("claim", sort=False): alike.setdefault(tuple(rows.reading[rows.holds == rows.n]), []).append(claim)
     told = [_sentence(claims, whole, ran[ran.claim.isin(claims)]) for whole, claims in sorted(alike.items(), key=lambda kv: -len(kv[0]))]
-    return " ".join(["What the paper claims of RVI holds here as follows.", *told]) if told else "Nothing could be run."
+    best, worst = _best_and_worst(ran)
+    whole = f"Over all claims together most cells hold under {best}, fewest under {worst}." if ran.reading.nunique() > 1 else ""
+    return " ".join(["What the paper claims of RVI holds here as follows.", *told, whole]).rstrip()
