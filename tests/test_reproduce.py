@@ -80,7 +80,7 @@ def test_nobody_outlives_a_killed_driver(tmp_path):
 def test_a_second_call_computes_nothing(smoke, tmp_path):
     out = shutil.copytree(smoke, tmp_path / "out")
     before = {p: p.stat().st_mtime_ns for p in out.rglob("fig*/*")}
-    code, output = here("reproduce", *FIGURES, "--profile", "smoke", "--out", out)
+    code, output = here("reproduce", *FIGURES, "--profile", "smoke", "--out", out)  # which were made beside figures with other datasets
     assert code == 0 and "(0 to be run)" in output and " 0 to compute" in output
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("fig*/*")}
 

@@ -43,7 +43,7 @@ from ..runs.store import Store
 def fingerprint(
     figure: Figure,
     parameters: dict,
-    available: dict[str, bool],  # datasets
+    available: dict[str, bool],  # its datasets
     package: Path = PACKAGE,
 ) -> str:
     "A hash of everything a figure's results depend on."
@@ -126,7 +126,7 @@ def make_plan(
     asked = {r.key: r for f in figures for r in f.grid}
     done = store.done(asked.values())
     have = done | (asked.keys() & set(archive))
-    stale = [f for f in figures if force or not _fresh(f, before.get(f.name), fingerprint(f, parameters, available), out, have)]
+    stale = [f for f in figures if force or not _fresh(f, before.get(f.name), fingerprint(f, parameters, _own(available, f)), out, have)]
     models = [r for f in stale if f.keep and not part for r in f.grid]
     lacking = {r.key for r in models} - store.done(models, keep=True)
     absent = [r for k, r in asked.items() if k not in have or k in lacking]
@@ -159,6 +159,11 @@ def _datasets(figures: Iterable[Figure]) -> dict[str, bool]:
         except DataError: return False
     return {name: there(name) for name in sorted({r.dataset for f in figures for r in f.grid})}
 
+
+def _own(available: dict[str, bool], figure: Figure) -> dict[str, bool]:
+    "Those of the datasets that a figure asks for: its results do not depend on what was asked for beside it."
+    return {name: available[name] for name in sorted({r.dataset for r in figure.grid})}
+
 # %% ../../nbs/report/12_reproduce.ipynb #c062
 def _progress(folder: Path, parameters: dict, store: Store, names: Collection[str]) -> dict:
     "How many of each figure's runs are stored, and what those of the figures in `names` took, whichever calls computed them."
@@ -175,7 +180,7 @@ def _note(out: Path, plan: Plan, parameters: dict, outcomes: dict[str, str], sto
     for f in plan.figures:
         if f.name in outcomes:
             manifest["figures"][f.name] = dict(status="failed" if outcomes[f.name] else "ok", error=outcomes[f.name], runs=len({r.key for r in f.grid}),
-                                               done=len(store.done(f.grid)), algorithm=ALGORITHM, fingerprint=fingerprint(f, parameters, available), available=available)
+                                               done=len(store.done(f.grid)), algorithm=ALGORITHM, fingerprint=fingerprint(f, parameters, _own(available, f)), available=_own(available, f))
     if call["runs"] or call["figures"]: manifest["call"] = call
     manifest |= _progress(plan.figures[0].path.parent, parameters, store, manifest["figures"])
     write_atomically(out / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode())
