@@ -66,7 +66,8 @@ def finished(out: Path) -> dict[str, tuple]:
 def complete(out: Path) -> bool:
     "Whether the report has all runs that its figures ask for."
     progress = json.loads((out / "manifest.json").read_text())["progress"]
-    return len(progress) >= len(FIGURES) and all(done == asked for name, (done, asked) in progress.items() if name.startswith(FIGURES))
+    states = [state for name, state in progress.items() if name.startswith(FIGURES)]
+    return len(states) == len(FIGURES) and all(done == asked for done, asked in states)
 
 
 def temporary(out: Path) -> list[str]:

@@ -76,16 +76,9 @@ def test_nothing_is_loaded_from_the_network(book):
     assert not remote, remote
 
 
-@pytest.mark.parametrize(
-    "width, names",
-    [
-        (1280, ("index", "03_posterior", "05_estimators", "07_fit", "map", "api", "fig02_convergence")),
-        (390, ("index", "05_estimators", "map", "fig02_convergence")),
-    ],
-    ids=["desk", "hand"],
-)
-def test_pages_in_a_browser(browser, book, width, names):
-    for name in names:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_in_a_browser(browser, book, width):
+    for name in ("index", "03_posterior", "05_estimators", "07_fit", "map", "api", "fig02_convergence"):
         page, problems = visit(browser, (book / f"{name}.html").as_uri(), width)
         assert not problems, (name, problems)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"{name} sticks out sideways"

@@ -51,3 +51,4 @@ def test_reproduce_in_an_empty_folder(unpacked, tmp_path):
     assert {p.suffix for p in results.iterdir()} == {".csv", ".html", ".ipynb", ".json", ".png", ".svg"}
     assert [p.name for p in tmp_path.iterdir()] == ["reports"]
     assert "(0 to be run)" in run("reproduce", "fig07", "--profile", "smoke").stdout
+    assert "fig07_progression" in run("runs", "--profile", "smoke").stdout
