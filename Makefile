@@ -25,8 +25,7 @@ browser:
 	  || echo "chromium cannot be installed here: the tests of the report page will be skipped"
 
 loops: setup
-	@printf '%s\n' rvi vad vae | OMP_NUM_THREADS=1 xargs -n 1 -P 2 $(BIN)/python -c "import sys; from rvi_nb.runs.compute import compute; \
-	  from rvi_nb.runs.run import Run; compute([Run(model=sys.argv[1], dataset='toy', n_train=300, n_test=20, epochs=1)])"
+	@printf '%s\n' rvi vad vae | OMP_NUM_THREADS=1 xargs -n 1 -P 2 $(BIN)/python tests/loops.py --note > /dev/null
 
 test: setup  # loops are compiled once, while a browser is fetched
 	$(MAKE) --no-print-directory --jobs 3 data browser loops

@@ -2,21 +2,22 @@
 
     python bench/variances.py [--store FILE] [--table FILE] [--models rvi,vad,vae] [--jobs N]
 
-Goes on where it was stopped: what the table has is not computed again. The table is part of the package and is written after each setting;
-the store keeps the runs of settings that are not finished.
+Goes on where it was stopped: what the table has is not computed again. The table is part of the package and is written after every few settings, which are
+computed together; the store keeps the runs of those that are not finished.
 """
 
 import argparse
 import csv
 import io
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 
 from rvi_nb.base.files import write_atomically
 from rvi_nb.model.choices import CANDIDATES, LOSSES, Cell
-from rvi_nb.model.models import MODELS, PAPER
+from rvi_nb.model.models import MODELS, PAPER, Settings
 from rvi_nb.runs.run import Run, product
 from rvi_nb.runs.schedule import ensure
 from rvi_nb.runs.store import Store
@@ -24,6 +25,7 @@ from rvi_nb.runs.store import Store
 ROOT = Path(__file__).parent.parent
 SEEDS = (1000,)  # apart from those of the figures, 0 to 9
 RATES = (0.5, 0.9, 0.1, 0.0, 0.3, 0.7, 0.2, 0.4, 0.6, 0.8)  # those that decide most come first
+TOGETHER = 6  # settings that are computed at a time: runs of one shape are then trained side by side, and no core waits for another
 COLUMNS = ("model", "dataset", "pattern", "rate", "variance", "seed", "held_out_loss", "train_loss")
 
 
@@ -34,13 +36,19 @@ def cells() -> list[Cell]:
     order += [Cell(m, d, "boxes", k) for k in (10, 20) for d in images for m in PAPER]
     order += [Cell(m, "toy_tanh", "mcar", r) for r in RATES[:3] for m in PAPER]
     order += [Cell(m, d, "mcar", r) for r in RATES[4:] for d in (*tables, *images) for m in PAPER]
-    return order + [Cell(m, d, "mcar", r) for m in MODELS if m not in PAPER for r in (0.5, 0.9, 0.0) for d in images]
+    others = sorted((m for m in MODELS.values() if not m.paper), key=lambda m: m.cost(Settings(), 784))  # the supplement's, cheap ones first
+    return order + [Cell(m.id, d, "mcar", r) for r in (0.5, 0.9, 0.0) for m in others for d in images]
 
 
 def runs(cell: Cell) -> list[Run]:
     "The candidates of one cell."
     base = Run(**cell._asdict(), n_train=5000, epochs=250, held_out=0.1)
     return product(base, variance=CANDIDATES, seed=SEEDS)
+
+
+def name(cell: Cell) -> tuple[str, ...]:
+    "As a line of the table begins."
+    return cell.model, cell.dataset, cell.pattern, f"{cell.rate:.6g}"
 
 
 def read(path: Path) -> list[list[str]]:
@@ -74,13 +82,19 @@ def main() -> None:
     wanted = [c for c in cells() if c.model in given.models.split(",")]
     given.store.parent.mkdir(parents=True, exist_ok=True)
     store = Store(given.store)
-    for i, cell in enumerate(wanted, 1):
-        rows, name = read(given.table), [cell.model, cell.dataset, cell.pattern, f"{cell.rate:.6g}"]
-        here = [row for row in rows if row[:4] == name]
-        if len(here) < len(CANDIDATES) * len(SEEDS):
-            frame = ensure(runs(cell), store, given.jobs, progress=False)
-            write([row for row in rows if row[:4] != name] + lines(frame), given.table)
-        print(f"{i} of {len(wanted)}: {cell}", file=sys.stderr, flush=True)
+    there = Counter(tuple(row[:4]) for row in read(given.table))
+    left = [c for c in wanted if there[name(c)] < len(CANDIDATES) * len(SEEDS)]
+    print(
+        f"{len(wanted)} settings, {len(wanted) - len(left)} of them in {given.table}; {len(left) * len(CANDIDATES) * len(SEEDS)} runs to go",
+        file=sys.stderr,
+        flush=True,
+    )
+    for first in range(0, len(left), TOGETHER):
+        some = left[first : first + TOGETHER]
+        frame = ensure([run for cell in some for run in runs(cell)], store, given.jobs)
+        others = [row for row in read(given.table) if tuple(row[:4]) not in map(name, some)]
+        write(others + lines(frame), given.table)
+        print(f"{first + len(some)} of {len(left)}: {some[-1]}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

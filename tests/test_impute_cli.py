@@ -206,7 +206,7 @@ def test_other_dialects(folder):
 
 
 def test_seed_and_jobs(folder):
-    (folder / "c.csv").write_text(countries(600))
+    (folder / "c.csv").write_text(countries(300))
     outputs = {}
     for name, options in {"a": (), "b": ("--jobs", 2), "other": ("--seed", 5)}.items():
         assert run(folder / "c.csv", folder / f"{name}.csv", *options).exit_code == 0

@@ -155,7 +155,7 @@ class Gaussian(Likelihood):
         return outputs + self.variance.sqrt() * torch.randn(outputs.shape, generator=generator).to(outputs)
 
     def slope(self, outputs: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-        return torch.where(mask, (outputs - x) * self.precision, 0)
+        return (outputs - x) * self.precision * mask  # several times faster than `torch.where` with holes at random
 
     def row_slope(self, outputs: Tensor, data: Incomplete, rows: Tensor, overwrite: bool = False) -> Tensor:
         if not compiled(outputs, data.x): return super().row_slope(outputs, data, rows)
@@ -194,7 +194,7 @@ class LearnedGaussian(Likelihood):
     log_prob, mean, sample = Gaussian.log_prob, Gaussian.mean, Gaussian.sample
 
     def slope(self, outputs: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-        return torch.where(mask, (outputs - x) / self.variance, 0)
+        return (outputs - x) / self.variance * mask
 
 
 Gaussian.learned = LearnedGaussian
@@ -221,7 +221,7 @@ class Bernoulli(Likelihood):
         return (torch.rand(outputs.shape, generator=generator).to(outputs) < share(outputs)).to(outputs)
 
     def slope(self, outputs: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-        return torch.where(mask, share(outputs) - x, 0)
+        return (share(outputs) - x) * mask
 
     def invalid(self, x: Tensor) -> Tensor: return ~((x >= 0) & (x <= 1))
 
