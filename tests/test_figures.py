@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from rvi_nb.data.datasets import fetch
 from rvi_nb.data.sources import DataError
 from rvi_nb.model.choices import CANDIDATES, choose_variance
 from rvi_nb.model.models import PAPER
-from rvi_nb.report import names, pictures, style
+from rvi_nb.report import figures, names, pictures, saving, style
 from rvi_nb.report.claims import load_claims
 from rvi_nb.report.figures import find_figures, read_figure
 from rvi_nb.report.names import plain
@@ -71,10 +70,10 @@ def drawn(smoke):
             cache[name] = execute(name, {"written": written}, out=str(smoke), store=str(smoke / "runs.sqlite"))
         return cache[name]
 
-    here = Path.cwd()
-    os.chdir(FOLDER)
-    yield names
-    os.chdir(here)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(FOLDER)
+        patch.setattr(figures, "save", lambda fig, *where: saving._settle(fig))  # pictures are there already: laid out, not drawn again
+        yield names
     matplotlib.pyplot.close("all")
 
 

@@ -55,7 +55,7 @@ class Chain:
     def sweep(self, table: np.ndarray, holes: np.ndarray, guess: np.ndarray, which: np.ndarray, rng: np.random.Generator, j: int) -> None:
         "Draw the holes of one column of numbers anew: table (M, n, e) in place, holes and guess (n, numbers), which (M,) of the R."
         rows = np.flatnonzero(holes[:, j])
-        mean = (terms_of(table[:, rows], self.near[j], guess[rows, j]) @ self.coefficients[which, j, :, None])[..., 0]
+        mean = (terms_of(table, rows, self.near[j], guess[rows, j]) @ self.coefficients[which, j, :, None])[..., 0]
         table[:, rows, j] = mean + self.spread[which, j, None] * rng.normal(size=mean.shape)
 
     def draw(
@@ -68,17 +68,18 @@ class Chain:
     ) -> np.ndarray:  # (M, n, d)
         "The tables with the holes in columns of numbers drawn given all else."
         numbers = [j for j, k in enumerate(self.counts) if not k]
-        table, result = expand(x, self.counts), x.copy()
+        table, result, holes, guess = expand(x, self.counts), x.copy(), holes[:, numbers], guess[:, numbers]
         for _ in range(SWEEPS):
-            for j in range(len(numbers)): self.sweep(table, holes[:, numbers], guess[:, numbers], which, rng, j)
+            for j in range(len(numbers)): self.sweep(table, holes, guess, which, rng, j)
         result[..., numbers] = table[..., : len(numbers)]
         return result
 
 
-def terms_of(table: np.ndarray, near: np.ndarray, guess: np.ndarray) -> np.ndarray:  # (R, n, e), (k,), (n,) -> (R, n, k + 2)
-    "What a column is regressed on: 1, the columns `near` it, and its guess."
-    shape = (*table.shape[:2], 1)
-    return np.concatenate([np.ones(shape), table[..., near], np.broadcast_to(guess[:, None], shape)], -1)
+def terms_of(table: np.ndarray, rows: np.ndarray, near: np.ndarray, guess: np.ndarray) -> np.ndarray:  # (R, n, e), (m,), (k,), (m,) -> (R, m, k + 2)
+    "What a column is regressed on in `rows`: 1, the columns `near` it, and its guess."
+    terms = np.ones((len(table), len(rows), len(near) + 2))
+    terms[..., 1:-1], terms[..., -1] = table[:, rows[:, None], near], guess
+    return terms
 
 
 def nearest(table: np.ndarray, n_numbers: int, most: int) -> np.ndarray:  # (rows, e) -> (numbers, k)
@@ -116,14 +117,15 @@ def learn_chain(
     size, excess = (SETS * len(start), len(numbers)), np.broadcast_to(excess, len(counts))[numbers]
     chain = Chain(tuple(counts), near, np.zeros((*size, near.shape[1] + 2)), np.full(size, usual))
     chain.coefficients[..., -1] = 1
+    holes, expected, everyone = ~seen[:, numbers], guess[:, numbers], np.arange(len(start))
     for _ in range(SWEEPS):
         for j, column in enumerate(numbers):
             rows = np.flatnonzero(known[:, j])
             if len(rows) >= 5:
-                terms = terms_of(table[:, rows], near[j], held_guess[rows, column])
+                terms = terms_of(table, rows, near[j], held_guess[rows, column])
                 drawn, spread = draw_regression(terms, x[rows, column], rng, SETS)
                 chain.coefficients[:, j], chain.spread[:, j] = drawn, without(spread, drawn[:, -1], excess[j])
-            chain.sweep(table, ~seen[:, numbers], guess[:, numbers], np.arange(len(start)), rng, j)
+            chain.sweep(table, holes, expected, everyone, rng, j)
     return chain
 
 # %% ../../nbs/impute/01b_joint.ipynb #j018
