@@ -204,9 +204,9 @@ def measure(case: tuple[str, int, int], runs: list[int], repeats: int, epochs: i
             for way in ("ours", "products"):
                 seconds, loss = WAYS[way](model, data[r], epochs)
                 note((way, r, 1), min(seconds) / r, loss)
-        if len(runs):
+        for r in dict.fromkeys((1, *runs)) if runs else ():
             for way in ("ours", "products"):
-                note((way, 2 * runs[-1], 2), *in_processes(way, model, dims, n, runs[-1], epochs))
+                note((way, 2 * r, 2), *in_processes(way, model, dims, n, r, epochs))
     return [record(way, model, dims, n, r, p, s, losses[way, r, p]) for (way, r, p), s in best.items()]
 
 

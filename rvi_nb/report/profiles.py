@@ -47,7 +47,7 @@ class Profile:
 NINE = tuple(round(0.1 * i, 1) for i in range(1, 10))
 PROFILES = {p.name: p for p in (
     Profile("smoke", 256, 64, 4, 2, (0.1, 0.5, 0.9), ("toy", "mnist"), 1 / 108, "for tests: shows that everything runs, decides nothing", (128, 32, 2, 2)),
-    Profile("quick", 2000, 500, 50, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="real data at a fifth of the size, in minutes", sweeps=(600, 200, 40, 2), mosi_seeds=5),
+    Profile("quick", 1500, 300, 40, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="real data at a seventh of the size, in minutes", sweeps=(500, 150, 30, 2), mosi_seeds=5),
     Profile("standard", 10_000, 10_000, 250, 3, (0.1, 0.3, 0.5, 0.7, 0.9), fraction=1 / 12, about="the paper's rows and epochs, fewer seeds and rates", mosi_seeds=10),
     Profile("paper", 10_000, 10_000, 250, 10, NINE, about="everything in the paper, exactly"))}
 
