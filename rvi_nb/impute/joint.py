@@ -139,9 +139,9 @@ class Pooled:
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         "Limits that contain the truth in that share of analyses."
-        from scipy.stats import t
+        from scipy.special import stdtrit  # quantiles of the t distribution
 
-        half = t.ppf(0.5 + level / 2, self.degrees) * np.sqrt(self.variance)
+        half = stdtrit(self.degrees, 0.5 + level / 2) * np.sqrt(self.variance)
         return self.estimate - half, self.estimate + half
 
 

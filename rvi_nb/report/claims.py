@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes a second to load
 
 from ..base.files import write_atomically
 from .names import label, show
@@ -38,7 +38,7 @@ def interval(
     elif min(finite) == max(finite): mean, half = finite[0], 0.
     else:
         spread = math.sqrt(math.fsum((v - mean) ** 2 for v in finite) / (n - 1))
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * spread / math.sqrt(n)
+        half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(n)
     low = -math.inf if -math.inf in d else mean - half
     return mean, low, (math.inf if math.inf in d else mean + half)
 
