@@ -154,7 +154,7 @@ def scratch_folder(
         yield Path(folder)
 
 # %% ../../nbs/report/10_execution.ipynb #c016
-NEEDED = ("IPython", "matplotlib_inline.backend_inline", "nbconvert", "papermill", "rvi_nb.report.figures", "rvi_nb.report.plots", "rvi_nb.report.execution")
+NEEDED = ("IPython", "matplotlib_inline.backend_inline", "nbconvert", "papermill", "seaborn", "rvi_nb.report.figures", "rvi_nb.report.plots", "rvi_nb.report.execution")
 
 
 def _start(*args: Any) -> tuple[Connection, BaseProcess]:

@@ -14,7 +14,6 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
@@ -218,7 +217,7 @@ def _image(ax: Axes, colours: np.ndarray) -> None:
     ax.imshow(colours, interpolation="nearest")
     ax.set(xticks=[], yticks=[])
     ax.grid(False)
-    sns.despine(ax=ax, left=True, bottom=True)
+    ax.spines[:].set_visible(False)
 
 # %% ../../nbs/report/05_pictures.ipynb #c070
 def montage(

@@ -16,7 +16,6 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -26,14 +25,15 @@ from .kinds import rank
 from .names import label, plain
 
 # %% ../../nbs/report/03_style.ipynb #c007
-STYLE = {**sns.axes_style("ticks"), **sns.plotting_context("paper"), "font.family": ["DejaVu Sans"], "figure.dpi": 72,
+STYLE = {"font.family": ["DejaVu Sans"], "figure.dpi": 72,
          "axes.grid": True, "grid.color": "0.92", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "0.3",
          "axes.linewidth": .8, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
-         "legend.fontsize": 9, "legend.frameon": False, "lines.linewidth": 1.6, "svg.hashsalt": "rvi_nb"}
+         "legend.fontsize": 9, "legend.frameon": False, "lines.linewidth": 1.6, "svg.hashsalt": "rvi_nb"}  # on top of seaborn's
 
 def style() -> AbstractContextManager:
     "The look of every figure, as a context manager that restores what was there."
-    return mpl.rc_context(STYLE)
+    import seaborn as sns  # takes a second to load, and who only asks what there is to draw does not need it
+    return mpl.rc_context({**sns.axes_style("ticks"), **sns.plotting_context("paper"), **STYLE})
 
 # %% ../../nbs/report/03_style.ipynb #c010
 FORMS = {"rvi_cluster": dict(color="#6ea8de", linestyle=(0, (5, 1)), marker="D")}  # forms of a model that figures tell apart
