@@ -25,7 +25,7 @@ from .kinds import rank
 from .names import label, plain
 
 # %% ../../nbs/report/03_style.ipynb #c007
-STYLE = {"font.family": ["DejaVu Sans"], "figure.dpi": 72,
+STYLE: dict[Any, Any] = {"font.family": ["DejaVu Sans"], "figure.dpi": 72,
          "axes.grid": True, "grid.color": "0.92", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "0.3",
          "axes.linewidth": .8, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
          "legend.fontsize": 9, "legend.frameon": False, "lines.linewidth": 1.6, "svg.hashsalt": "rvi_nb"}  # on top of seaborn's
