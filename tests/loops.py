@@ -41,6 +41,6 @@ def noted(model: str) -> str | None:
 if __name__ == "__main__":
     for model in [word for word in sys.argv[1:] if word != "--note"]:
         print(bits := learn(model))
-        if "--note" in sys.argv:
+        if "--note" in sys.argv and noted(model) is None:  # a note of those who compiled stays
             NOTES.mkdir(exist_ok=True)
             (NOTES / f"{model}.json").write_text(json.dumps({"sources": sources(), "bits": bits}))
