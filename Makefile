@@ -13,7 +13,8 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml settings.ini
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.lock
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # on all cores; some packages bring files for a later Python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
