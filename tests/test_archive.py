@@ -279,6 +279,33 @@ def test_a_report_is_drawn_from_the_shards_of_another_profile(tiny, tmp_path, mo
     assert reproduce((), "quick", jobs=1, folder=tiny, say=said.append)  # these figures ask for the same runs at every profile
     assert "0 to compute" in said[0] and csvs(tmp_path / "reports" / "quick") == csvs(tmp_path / "reports" / "smoke")
     assert reproduce((), "quick", jobs=1, folder=tiny, say=said.append, shards=True) and "0 runs added" in said[-2]
+    assert reproduce(["fig02_tiny"], "standard", jobs=1, folder=tiny, say=said.append)  # one figure: what the archive has of the others counts too
+    whole, one = (json.loads((tmp_path / "reports" / name / "manifest.json").read_text()) for name in ("smoke", "standard"))
+    assert one["progress"] == whole["progress"] and 0 < one["spent"]["seconds"] < whole["spent"]["seconds"]
+
+
+def test_models_are_learned_again_and_results_stay_those_of_the_archive(tiny, tmp_path):
+    "A figure that looks into models asks for the runs of another one: the archive has their results, not their models."
+    out, said = tmp_path / "out", []
+    notebook = nbformat.read(tiny / "fig02_tiny.ipynb", 4)
+    notebook.cells[1].source += "\nkeep = True"
+    nbformat.write(notebook, tiny / "fig03_tiny.ipynb")
+    grid = read_figure(tiny / "fig02_tiny.ipynb", {"profile": "smoke"}).grid
+    ensure(grid, tmp_path / "elsewhere.sqlite", jobs=0, progress=False)
+    elsewhere = [
+        row | {"seconds": 77.0, "train_loss": row["train_loss"] + 1e-9} for row in rows_of(Store(tmp_path / "elsewhere.sqlite"))
+    ]  # another machine's last bits
+    write_shard(out / "shards", [row | {"checksum": checksum(row)} for row in elsewhere])
+    names = ["fig02_tiny", "fig03_tiny"]
+    assert reproduce(names, "smoke", out, jobs=1, folder=tiny, stored=True, say=said.append)
+    assert "6 in the archive, 0 to compute" in said[0] and "(1 to be run)" in said[0]
+    assert list(csvs(out)) == ["fig02_tiny.csv"] and len(csvs(out)["fig02_tiny.csv"].splitlines()) == 1 + 6
+    shutil.rmtree(out / "fig02_tiny")
+    (out / "runs.sqlite").unlink()
+    assert reproduce(names, "smoke", out, jobs=1, folder=tiny, say=said.append) and "6 to compute" in said[-3]
+    store = Store(out / "runs.sqlite")
+    assert store.done(grid, keep=True) == {r.key for r in grid}
+    assert {r["key"]: (r["seconds"], r["train_loss"]) for r in rows_of(store)} == {r["key"]: (77.0, r["train_loss"]) for r in elsewhere}
 
 
 def test_what_is_there_is_drawn_and_the_page_says_how_much_that_is(tiny, tmp_path):
