@@ -55,8 +55,8 @@ def imputer(method: str, mask: int):
         return RelayImputer(random_state=mask)
     if method == "KNN":
         return KNNImputer(keep_empty_features=True)
-    model = ExtraTreesRegressor(20, min_samples_leaf=2, random_state=mask) if method == "ExtraTrees" else None
-    return IterativeImputer(model, max_iter=5 if model else 10, keep_empty_features=True, random_state=mask)
+    model = ExtraTreesRegressor(n_estimators=20, min_samples_leaf=2, random_state=mask) if method == "ExtraTrees" else None
+    return IterativeImputer(model, max_iter=10 if model is None else 5, keep_empty_features=True, random_state=mask)
 
 
 def one(name: str, rate: float, mask: int, method: str) -> str:

@@ -211,27 +211,31 @@ def test_a_killed_notebook_gets_a_second_chance_and_costs_the_others_nothing(tmp
     assert "killed twice" in (out / "index.html").read_text() and not list(out.rglob("*.part"))
 
 
-def test_a_process_that_cannot_be_copied_is_tried_three_times(monkeypatch):
+def test_a_process_that_cannot_be_copied_is_tried_again_after_a_while(monkeypatch):
+    "The end of a killed process takes a moment to be seen: until then it refuses, however often it is asked."
+    pauses = []
+
     class Process:
         def __init__(self, **how):
             pass
 
         def start(self):
             attempts.append(1)
-            if len(attempts) < 3 or never:
-                raise EOFError
+            if sum(pauses) < 1 or never:
+                raise ConnectionRefusedError
 
     class Copies:
         Pipe = staticmethod(multiprocessing.Pipe)
 
     Copies.Process = Process
     monkeypatch.setattr(execution, "copies", lambda *modules: Copies())
+    monkeypatch.setattr(execution.time, "sleep", pauses.append)
     attempts, never = [], False
     assert isinstance(execution._start()[1], Process) and len(attempts) == 3
     attempts, never = [], True
-    with pytest.raises(EOFError):
+    with pytest.raises(ConnectionRefusedError):
         execution._start()
-    assert len(attempts) == 3
+    assert len(attempts) == 4
 
 
 def _follow(answer):

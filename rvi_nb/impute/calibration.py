@@ -52,7 +52,7 @@ def inferred_errors(
 # %% ../../nbs/impute/03_calibration.ipynb #c006
 VARIANCES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the likelihood: what there is to choose from
 USUAL_VARIANCE = 0.1  # where held-out cells do not tell
-PILOT_EPOCHS = 40  # at most
+PILOT_EPOCHS = 80  # at most
 
 
 def pilot_errors(

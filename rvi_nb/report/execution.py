@@ -158,15 +158,16 @@ NEEDED = ("IPython", "matplotlib_inline.backend_inline", "nbconvert", "papermill
 
 
 def _start(*args: Any) -> tuple[Connection, BaseProcess]:
-    "A process for a notebook, and where its answer will come from; tried again if the process that is copied has just been killed."
-    for left in (2, 1, 0):
+    "A process for a notebook, and where its answer will come from; tried again if the process that is copied has just been killed, which takes a moment to be seen."
+    for pause in (0.1, 1, 5, 0):
         context = copies(*NEEDED)
         answer, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(theirs, dict(os.environ), *args))
         try: process.start()
         except (OSError, EOFError):
-            if not left: raise
+            if not pause: raise
             answer.close()
+            time.sleep(pause)
             continue
         finally: theirs.close()
         return answer, process

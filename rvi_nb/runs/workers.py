@@ -8,6 +8,7 @@ __all__ = ['ENDED', 'WorkersGone', 'Workers', 'Inline', 'Processes', 'Cluster', 
 # %% ../../nbs/runs/06_workers.ipynb #c002
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -54,11 +55,13 @@ class Processes(Workers):
     def _new(self) -> None: self.pool = ProcessPoolExecutor(self.count, copies("rvi_nb.runs.compute"), follow_driver, (dict(os.environ),))
 
     def _rebuild(self) -> None:
-        for _ in range(3):
+        for pause in (0.1, 1, 5):  # that what workers are copies of was killed takes a moment to be seen
             self.pool.shutdown()
             self._new()
             try: self.pool.submit(os.getpid).result()
-            except ENDED: continue
+            except ENDED:
+                time.sleep(pause)
+                continue
             return
         raise WorkersGone("worker processes end as soon as they start: is there memory left? (A script that asks for runs needs "
                           "`if __name__ == '__main__':` around what it does)")
