@@ -22,6 +22,7 @@ from rvi_nb.report import reproduce as module
 from rvi_nb.report.figures import find_figures, read_figure
 from rvi_nb.report.page import ReportError
 from rvi_nb.report.reproduce import fingerprint, make_plan, reproduce
+from rvi_nb.runs import workers
 from rvi_nb.runs.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -211,7 +212,8 @@ def test_a_killed_notebook_gets_a_second_chance_and_costs_the_others_nothing(tmp
     assert "killed twice" in (out / "index.html").read_text() and not list(out.rglob("*.part"))
 
 
-def test_a_process_that_cannot_be_copied_is_tried_again_after_a_while(monkeypatch):
+@pytest.mark.parametrize("error", [EOFError, ConnectionRefusedError])
+def test_a_process_that_cannot_be_copied_is_tried_again_after_a_while(error, monkeypatch):
     "The end of a killed process takes a moment to be seen: until then it refuses, however often it is asked."
     pauses = []
 
@@ -222,7 +224,7 @@ def test_a_process_that_cannot_be_copied_is_tried_again_after_a_while(monkeypatc
         def start(self):
             attempts.append(1)
             if sum(pauses) < 1 or never:
-                raise ConnectionRefusedError
+                raise error
 
     class Copies:
         Pipe = staticmethod(multiprocessing.Pipe)
@@ -233,9 +235,35 @@ def test_a_process_that_cannot_be_copied_is_tried_again_after_a_while(monkeypatc
     attempts, never = [], False
     assert isinstance(execution._start()[1], Process) and len(attempts) == 3
     attempts, never = [], True
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(error):
         execution._start()
     assert len(attempts) == 4
+
+
+def test_workers_are_asked_for_again_after_a_while(monkeypatch):
+    "As above, for the processes that compute."
+    pauses, pools = [], []
+
+    class Pool:
+        def __init__(self, *how):
+            pools.append(1)
+
+        def submit(self, call):
+            if len(pools) == 1 or sum(pauses) < 1 or never:
+                raise ConnectionRefusedError
+            return workers.Inline().submit(call)
+
+        def shutdown(self):
+            pass
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(workers.time, "sleep", pauses.append)
+    never = False
+    assert workers.Processes(1).submit(os.getpid).result() == os.getpid() and len(pools) == 4
+    pauses, pools, never = [], [], True
+    with pytest.raises(workers.WorkersGone, match="end as soon as they start"):
+        workers.Processes(1).submit(os.getpid)
+    assert len(pools) == 5
 
 
 def _follow(answer):

@@ -55,14 +55,12 @@ class Processes(Workers):
     def _new(self) -> None: self.pool = ProcessPoolExecutor(self.count, copies("rvi_nb.runs.compute"), follow_driver, (dict(os.environ),))
 
     def _rebuild(self) -> None:
-        for pause in (0.1, 1, 5):  # that what workers are copies of was killed takes a moment to be seen
+        for pause in (0.1, 1, 5, 0):  # that what workers are copies of was killed takes a moment to be seen
             self.pool.shutdown()
             self._new()
             try: self.pool.submit(os.getpid).result()
-            except ENDED:
-                time.sleep(pause)
-                continue
-            return
+            except ENDED: time.sleep(pause)
+            else: return
         raise WorkersGone("worker processes end as soon as they start: is there memory left? (A script that asks for runs needs "
                           "`if __name__ == '__main__':` around what it does)")
 
