@@ -82,7 +82,7 @@ class Likelihood(nn.Module, ABC):
 # %% ../../nbs/model/02_likelihood.ipynb #c009
 def check_values(likelihood: Likelihood, data: Incomplete) -> None:
     "Raise a ValueError that names the first observed cell which the likelihood cannot have produced."
-    bad = likelihood.invalid(data.x)  # (n, d)
+    bad = torch.cat([likelihood.invalid(part) for part in data.x.split(4096)])  # (n, d), part by part: what it computes on the way takes as much memory as x
     if not bad.any(): return
     for r in range(data.n_runs):
         hit = bad[data.index[r]] & data.mask[r]
