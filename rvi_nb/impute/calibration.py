@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['JUDGED', 'VARIANCES', 'USUAL_VARIANCE', 'PILOT_EPOCHS', 'inferred_errors', 'pilot_errors', 'best_variance',
-           'noise_level', 'Findings', 'partial_guesses', 'look_back', 'excess', 'column_errors']
+           'noise_level', 'Findings', 'partial_guesses', 'look_back', 'column_errors']
 
 # %% ../../nbs/impute/03_calibration.ipynb #c002
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..base.random import generator
 from .ensemble import INFERENCE_RATE, Design, Effort, Ensemble, Training, finder, learn
 from .joint import Chain, learn_chain
-from .refine import ROUNDS, Regressions, by_unaware, draw_categories, from_marks, learn_regressions, owners
+from .refine import ROUNDS, Regressions, by_unaware, draw_categories, excess, from_marks, learn_regressions, owners
 from .stopping import Watch, squared_errors
 from ..model.infer import infer
 from ..model.likelihood import Likelihood
@@ -134,17 +134,10 @@ def look_back(
     hidden = np.where(held.any(0).numpy()[:, owner], by_unaware(guess.numpy(), held.numpy()[..., owner]), np.nan)  # (w, e)
     noise[numbers] = noise_level((alone - x[rows][:, numbers]).square(), own[..., numbers], alone, held[..., numbers], (held | ~seen[rows])[..., numbers])
     regressions, told = learn_regressions(cells, known, held.numpy(), guess.numpy(), counts, rounds)
-    more[numbers] = excess(alone, held[..., numbers], ~seen[rows][:, numbers])
+    more[numbers] = excess(guess.numpy(), held.numpy()[..., owner], (held | ~seen[rows]).numpy()[..., owner])[numbers[owner]]
     begin = draw_categories(regressions, np.where(known, cells, start.numpy()), known, guess.numpy(), rng)
     chain = learn_chain(cells, known, begin, from_marks(guess.mean(0).numpy(), counts), from_marks(hidden, counts), counts, rng, ensemble.variance**0.5, more)
     return Findings(noise, regressions, chain, column_errors(told, cells, counts))
-
-
-def excess(guess: Tensor, held: Tensor, holes: Tensor) -> np.ndarray:  # (R, w, d), (R, w, d), (w, d) -> (d,)
-    "How much more a guess by the few models that did not see a cell varies than one by all."
-    n, between = held.sum(0), guess.var(0) if len(guess) > 1 else torch.zeros_like(guess[0])
-    more = torch.where(n > 0, 1 / n.clamp(min=1) - 1 / len(guess), 0).sum(0) / (n > 0).sum(0).clamp(min=1)  # (d,)
-    return (more * torch.where(holes, between, 0).sum(0) / holes.sum(0).clamp(min=1)).double().numpy()
 
 
 def column_errors(told: np.ndarray, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:  # (w, e) marks, NaN where unknown, (w, d) -> (d,)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHARES', 'PENALTIES', 'SURE', 'ROUNDS', 'owners', 'to_marks', 'from_marks', 'regress', 'Regressions', 'pick',
-           'draw_categories', 'nearest_marks', 'by_unaware', 'learn_round', 'learn_regressions']
+           'draw_categories', 'nearest_marks', 'by_unaware', 'excess', 'learn_round', 'learn_regressions']
 
 # %% ../../nbs/impute/01c_refine.ipynb #r002
 from collections.abc import Sequence
@@ -42,6 +42,7 @@ def regress(
     terms: np.ndarray,  # (m, k)
     y: np.ndarray,  # (m,)
     guess: np.ndarray,  # (m,) by models that have not seen y
+    excess: float = 0.0,  # variance of that guess which the guess of all models will not have
 ) -> tuple[np.ndarray, np.ndarray]:  # (k + 2,) coefficients of 1, the terms and the guess, (m,) y as regressions without that cell expect it
     "The regression of the share and penalty with the least error of cells left out."
     rest, mean = y[:, None] - guess[:, None] * SHARES, terms.mean(0)  # (m, shares)
@@ -50,8 +51,9 @@ def regress(
     slopes = (turned.T @ centred) / (values.clip(0)[:, None] + PENALTIES[:, None, None])  # (penalties, k, shares)
     leverage = np.square(turned) @ (1 / (values.clip(0)[:, None] + PENALTIES)) + 1 / len(y)  # (m, penalties)
     off = (centred - turned @ slopes) / np.maximum(1 - leverage.T, 1e-3)[..., None]  # (penalties, m, shares)
-    i, s = np.unravel_index(np.square(off).sum(1).argmin(), (len(PENALTIES), len(SHARES)))
-    gain = np.square(off[-1, :, 0]) - np.square(off[i, :, s])  # (m,) over the mean
+    errors = np.square(off) - excess * np.square(SHARES)  # (penalties, m, shares) when all models guess
+    i, s = np.unravel_index(errors.sum(1).argmin(), errors.shape[::2])
+    gain = errors[-1, :, 0] - errors[i, :, s]  # (m,) over the mean
     if gain.mean() < SURE * gain.std() / np.sqrt(len(y)): i, s = -1, 0
     beta = vectors @ slopes[i, :, s]
     return np.concatenate([[rest[:, s].mean() - mean @ beta], beta, [SHARES[s]]]), y - off[i, :, s]
@@ -124,7 +126,14 @@ def by_unaware(values: np.ndarray, held: np.ndarray) -> np.ndarray:  # (R, ...) 
     return (share.reshape(*share.shape, *[1] * (values.ndim - share.ndim)) * values).sum(0)
 
 
-def learn_round(regressions: Regressions, which: int, x: np.ndarray, filled: np.ndarray, guess: np.ndarray, held: np.ndarray) -> np.ndarray:  # (n, e), (R, n, e) twice, (R, n, d) -> (n, e)
+def excess(guess: np.ndarray, held: np.ndarray, unaware: np.ndarray) -> np.ndarray:  # (R, n, e), (R, n, e) twice, of which the second has the holes too -> (e,)
+    "How much more the guess of a held-out cell varies, by the few models that have not seen it, than one by all models."
+    n, few = unaware.sum(0), held.sum(0)
+    between = np.where(unaware & (n > 1), np.square(guess - by_unaware(guess, unaware)), 0).sum((0, 1)) / np.maximum((n - 1).clip(0).sum(0), 1)
+    return between * np.where(few > 0, 1 / np.maximum(few, 1) - 1 / len(guess), 0).sum(0) / np.maximum((few > 0).sum(0), 1)
+
+
+def learn_round(regressions: Regressions, which: int, x: np.ndarray, filled: np.ndarray, guess: np.ndarray, held: np.ndarray, more: np.ndarray) -> np.ndarray:  # (n, e), (R, n, e) twice, (R, n, d), (e,) -> (n, e)
     "Learn the regressions of one round in place; what is expected of held-out cells by regressions without them, NaN elsewhere."
     result, columns, filled = np.full(x.shape, np.nan), np.ascontiguousarray(held.transpose(2, 0, 1)), np.ascontiguousarray(filled.transpose(2, 0, 1))  # (d, R, n), (e, R, n)
     for mark, j in enumerate(owners(regressions.counts)):
@@ -132,7 +141,7 @@ def learn_round(regressions: Regressions, which: int, x: np.ndarray, filled: np.
         unaware, own = columns[j][:, rows], by_unaware(guess[:, rows, mark], columns[j][:, rows])
         terms = by_unaware(filled[regressions.near[mark]][..., rows].transpose(1, 2, 0), unaware)
         if len(rows) < 5: result[rows, mark] = own
-        else: regressions.coefficients[which, mark], result[rows, mark] = regress(terms, x[rows, mark], own)
+        else: regressions.coefficients[which, mark], result[rows, mark] = regress(terms, x[rows, mark], own, more[mark])
     return result
 
 
@@ -152,5 +161,6 @@ def learn_regressions(
     result = Regressions(tuple(counts), near, np.zeros((rounds, len(owner), near.shape[1] + 2)))
     result.coefficients[..., -1] = 1
     expected = np.where(np.any(held[..., owner], axis=0), by_unaware(guess, held[..., owner]), np.nan)
-    for which in range(rounds): expected = learn_round(result, which, marks, np.where(known, marks, result.refine(marks, visible, guess, which)), guess, held)
+    more = excess(guess, held[..., owner], ~visible)
+    for which in range(rounds): expected = learn_round(result, which, marks, np.where(known, marks, result.refine(marks, visible, guess, which)), guess, held, more)
     return result, expected
