@@ -15,6 +15,7 @@ from numba import njit
 from .decoder import MLP
 from .objective import _fold
 from .posterior import Amortised, MeanField, Relay, _keep_top_cpu, _threshold
+from .product import product
 
 # %% ../../nbs/model/06b_loops.ipynb #c005
 DEPTH = 5  # layers at most: loops are compiled for tuples of this length, of which the first so many count
@@ -33,29 +34,12 @@ class Net(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy")
-def _product(h, w, out):  # (B, i), (i, o) -> (B, o)
-    "h w, each row by itself and in one order."
-    four = h.shape[1] // 4 * 4
-    for i in range(h.shape[0]):
-        row, result = h[i], out[i]
-        result[:] = 0
-        for k in range(0, four, 4):
-            a, b, c, d, wa, wb, wc, wd = row[k], row[k + 1], row[k + 2], row[k + 3], w[k], w[k + 1], w[k + 2], w[k + 3]
-            for j in range(result.shape[0]):
-                result[j] += (a * wa[j] + b * wb[j]) + (c * wc[j] + d * wd[j])
-        for k in range(four, h.shape[1]):
-            a, wa = row[k], w[k]
-            for j in range(result.shape[0]):
-                result[j] += a * wa[j]
-
-
-@njit(cache=True, error_model="numpy")
 def _forward(net, z):  # z (B, i)
     "The outputs of all layers; that of the last is still without its bias."
     h = z
     for layer in range(net.depth):
         out, bias = net.outputs[layer][: z.shape[0]], net.biases[layer][0]
-        if net.turned[0].shape[0]: _product(h, net.weights[layer], out)
+        if net.turned[0].shape[0]: product(h, net.weights[layer], out)
         else: np.dot(h, net.weights[layer], out)
         if layer < net.depth - 1:
             for i in range(out.shape[0]):
@@ -76,7 +60,7 @@ def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's o
         if learn: np.dot(h.T, g, net.to_weights[layer])
         if layer:
             below, total = net.slopes[layer - 1][: z.shape[0]], net.to_biases[layer - 1][0]
-            if net.turned[0].shape[0]: _product(g, net.turned[layer], below)
+            if net.turned[0].shape[0]: product(g, net.turned[layer], below)
             else: np.dot(g, net.weights[layer].T, below)
             total[:] = 0
             for i in range(below.shape[0]):
@@ -86,7 +70,7 @@ def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's o
                     total[j] += row[j]
             g = below
         elif to_z.shape[0]:
-            if net.turned[0].shape[0]: _product(g, net.turned[0], to_z)
+            if net.turned[0].shape[0]: product(g, net.turned[0], to_z)
             else: np.dot(g, net.weights[0].T, to_z)
 
 # %% ../../nbs/model/06b_loops.ipynb #c006
