@@ -113,9 +113,8 @@ def _encoder_errors(data, rows, batch, encoder, net, place, values):
     return total, count
 
 # %% ../../nbs/model/06c_compiled.ipynb #c018
-def _is_mlp(network: Decoder, placing: bool) -> bool:
-    return (isinstance(network, MLP) and type(network).forward is MLP.forward and len(network.weights) <= DEPTH
-            and (network.product is torch.baddbmm or (placing and network.product is steady)))
+def _is_mlp(network: Decoder) -> bool:
+    return isinstance(network, MLP) and type(network).forward is MLP.forward and len(network.weights) <= DEPTH and network.product in (torch.baddbmm, steady)
 
 
 def applies(
@@ -123,14 +122,13 @@ def applies(
     decoder: Decoder,
     data: Incomplete,
     likelihood: Likelihood,
-    placing: bool = False,  # nothing is learned: new rows are placed
 ) -> bool:
     "Whether the loops of this notebook do what `gradients` does for these parts."
     kind = type(posterior)
     known = any(isinstance(posterior, k) and kind.forward is k.forward for k in (Relay, MeanField, Amortised))
     if not known or kind.draw is not Posterior.draw or kind.divergence is not Posterior.divergence or type(likelihood) is not Gaussian: return False
     networks = [decoder, *([posterior.encoder] if isinstance(posterior, Amortised) else [])]
-    return all(_is_mlp(n, placing and isinstance(posterior, MeanField)) for n in networks) and compiled(data.x, data.mask, data.index, *decoder.parameters(), *posterior.parameters())
+    return all(map(_is_mlp, networks)) and compiled(data.x, data.mask, data.index, *decoder.parameters(), *posterior.parameters())
 
 # %% ../../nbs/model/06c_compiled.ipynb #t002
 class Threads:
@@ -249,7 +247,7 @@ class Settling:
         runs, self.start, self.lr, self.gap = range(data.n_runs), start.numpy(), lr, gap
         self.precision = likelihood.precision.flatten().expand(data.n_runs).numpy()
         self.rows = [Rows(data.x.numpy(), data.mask[r].numpy(), data.index[r].numpy()) for r in runs]
-        self.nets, self.places = [net_of(decoder, r, block, decoder.product is steady) for r in runs], [place_of(posterior, r, block) for r in runs]
+        self.nets, self.places = [net_of(decoder, r, block) for r in runs], [place_of(posterior, r, block) for r in runs]
         self.noise, self.coasted = [noise[r].contiguous().numpy() for r in runs], coasts(noise.shape[1], gap)
         self.moments = [(np.zeros((block, len(p.groups)), np.float32), np.zeros_like(p.local), np.zeros_like(p.local)) for p in self.places]  # and cuts
 

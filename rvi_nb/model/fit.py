@@ -12,13 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -105,22 +103,14 @@ def rated(
     return pairs
 
 # %% ../../nbs/model/07_fit.ipynb #c018
-@cache
-def _libraries() -> ThreadpoolController:
-    "The libraries that compute products for compiled loops."
-    import scipy.linalg.cython_blas  # noqa: F401 - so that it is loaded
-    return ThreadpoolController().select(user_api="blas")
-
-
 @contextmanager
 def one_thread(when: bool = True) -> Iterator[int]:
-    "Inside, products use a single thread: faster at our sizes, and a run then has the same bits in any group. Gives the number of threads that are free for other things."
+    "Inside, PyTorch uses a single thread: faster at our sizes, and a run then has the same bits in any group. Gives the number of threads that are free for other things."
     before = torch.get_num_threads()
     if not when: yield 1
     else:
         torch.set_num_threads(1)
-        try:
-            with _libraries().limit(limits=1): yield before
+        try: yield before
         finally: torch.set_num_threads(before)
 
 

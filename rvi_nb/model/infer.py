@@ -87,7 +87,7 @@ def _place(parts: tuple, data: Incomplete, steps_per_epoch: int, epochs: int, lr
     run = torch.arange(n_runs, device=data.x.device)[:, None]
     result, sums = data.x.new_empty(n_runs, n, posterior.n_local), torch.zeros(2, n_runs, epochs, dtype=torch.float64)
     if not posterior.n_local: return result, sums
-    fast = is_small(decoder, data) and applies(posterior, decoder, data, likelihood, placing=True) and type(posterior).fresh is Posterior.fresh
+    fast = is_small(decoder, data) and applies(posterior, decoder, data, likelihood) and type(posterior).fresh is Posterior.fresh
     within, across = (threads, 1) if n_runs >= threads else (1, min(threads, len(blocks)))  # runs on threads, or blocks
     free: SimpleQueue[Settling] = SimpleQueue()
     for _ in range(across if fast else 0): free.put(Settling(posterior, decoder, data, likelihood, posterior.start(1, "inference"), noise, lr, steps_per_epoch, threads=within))

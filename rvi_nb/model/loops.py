@@ -30,7 +30,7 @@ class Net(NamedTuple):
     slopes: tuple[np.ndarray, ...]  # each (batch, o): gradients at the outputs
     to_weights: tuple[np.ndarray, ...]  # gradients, as the weights
     to_biases: tuple[np.ndarray, ...]
-    turned: tuple[np.ndarray, ...]  # each (o, i): copies of the weights for steady products; empty for the library's
+    turned: tuple[np.ndarray, ...]  # each (o, i): copies of the weights for the way back
 
 
 @njit(cache=True, error_model="numpy")
@@ -39,8 +39,7 @@ def _forward(net, z):  # z (B, i)
     h = z
     for layer in range(net.depth):
         out, bias = net.outputs[layer][: z.shape[0]], net.biases[layer][0]
-        if net.turned[0].shape[0]: product(h, net.weights[layer], out)
-        else: np.dot(h, net.weights[layer], out)
+        product(h, net.weights[layer], out)
         if layer < net.depth - 1:
             for i in range(out.shape[0]):
                 row = out[i]
@@ -52,16 +51,24 @@ def _forward(net, z):  # z (B, i)
 
 
 @njit(cache=True, error_model="numpy")
+def _turn(w, out):  # (i, o) -> (o, i)
+    for j in range(w.shape[1]):
+        for i in range(w.shape[0]):
+            out[j, i] = w[i, j]
+
+
+@njit(cache=True, error_model="numpy")
 def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's output, to_z (B, i) or empty
     "Gradients of the weights, of all biases but the last, and of z."
     g = slope
     for layer in range(net.depth - 1, -1, -1):
         h = net.outputs[layer - 1][: z.shape[0]] if layer else z
-        if learn: np.dot(h.T, g, net.to_weights[layer])
+        if learn:
+            product(h.T, g, net.to_weights[layer])
+            _turn(net.weights[layer], net.turned[layer])
         if layer:
             below, total = net.slopes[layer - 1][: z.shape[0]], net.to_biases[layer - 1][0]
-            if net.turned[0].shape[0]: product(g, net.turned[layer], below)
-            else: np.dot(g, net.weights[layer].T, below)
+            product(g, net.turned[layer], below)
             total[:] = 0
             for i in range(below.shape[0]):
                 row, on = below[i], h[i]
@@ -70,8 +77,7 @@ def _backward(net, z, slope, to_z, learn):  # slope (B, o) at the last layer's o
                     total[j] += row[j]
             g = below
         elif to_z.shape[0]:
-            if net.turned[0].shape[0]: product(g, net.turned[0], to_z)
-            else: np.dot(g, net.weights[0].T, to_z)
+            product(g, net.turned[0], to_z)
 
 # %% ../../nbs/model/06b_loops.ipynb #c006
 def _padded(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -80,12 +86,12 @@ def _padded(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
     return arrays + (np.zeros((0, 0), np.float32),) * (DEPTH - len(arrays))
 
 
-def net_of(mlp: MLP, run: int, batch: int, is_steady: bool = False) -> Net:
-    "The network of one run, sharing its memory; with steady products, one that no longer learns."
+def net_of(mlp: MLP, run: int, batch: int) -> Net:
+    "The network of one run, sharing its memory."
     take = lambda tensors: _padded(t.detach()[run].numpy() for t in tensors)
     memory = lambda: _padded(np.zeros((batch, o), np.float32) for o in mlp.sizes[1:])
     to_weights, to_biases = (_padded(np.zeros(t.shape[1:], np.float32) for t in tensors) for tensors in (mlp.weights, mlp.biases))
-    turned = _padded(np.ascontiguousarray(w.detach()[run].numpy().T) for w in mlp.weights if is_steady)
+    turned = _padded(np.ascontiguousarray(w.detach()[run].numpy().T) for w in mlp.weights)
     return Net(len(mlp.weights), take(mlp.weights), take(mlp.biases), memory(), memory(), to_weights, to_biases, turned)
 
 # %% ../../nbs/model/06b_loops.ipynb #c009
@@ -167,6 +173,7 @@ def _exp(x):
 class Place(NamedTuple):
     "What is shared by all rows of one run, and memory for a batch of rows."
     relays: np.ndarray  # (K, t), K = 0 for free vectors
+    turned: np.ndarray  # (t, K) the relays again, for the way back
     to_relays: np.ndarray  # (K, t)
     groups: np.ndarray  # (groups,)
     n_kept: np.ndarray  # (groups,)
@@ -188,7 +195,7 @@ def _put(place, noise, B, cuts, rows):  # noise (B, t), (1, t) for all rows, or 
     local, mean = place.local[:B], place.mean[:B]
     if k:
         _keep_recalled(local, place.groups, place.n_kept, cuts, rows, place.kept[:B], place.chosen[:B])
-        np.dot(place.kept[:B], place.relays, mean)
+        product(place.kept[:B], place.relays, mean)
     else:
         mean[:] = 0
     for i in range(B):
@@ -217,8 +224,10 @@ def _pull(place, noise, B, learn):
         for j in range(t):
             log_var[j] = half * (s[j] * s[j] + g[j] * e[j] * s[j] - one)
     if k:
-        np.dot(place.mean[:B], place.relays.T, place.to_kept[:B])
-        if learn: np.dot(place.kept[:B].T, place.mean[:B], place.to_relays)
+        if learn:
+            product(place.kept[:B].T, place.mean[:B], place.to_relays)
+            _turn(place.relays, place.turned)
+        product(place.mean[:B], place.turned, place.to_kept[:B])
         for i in range(B):
             own, to, on = place.grad[i], place.to_kept[i], place.chosen[i]
             for j in range(k):
@@ -231,7 +240,7 @@ def place_of(posterior: Relay | MeanField | Amortised, run: int, batch: int) -> 
     relays = posterior.relays.detach()[run].numpy() if isinstance(posterior, Relay) else np.zeros((0, t), np.float32)
     groups, n_kept = (posterior.groups, posterior.n_kept) if isinstance(posterior, Relay) else ((), ())
     memory = lambda width, kind=np.float32: np.zeros((batch, width), kind)
-    return Place(relays, np.zeros_like(relays), np.array(groups, np.int64), np.array(n_kept, np.int64), memory(k + 2 * t), memory(k + 2 * t), memory(k), memory(k, np.bool_),
+    return Place(relays, np.ascontiguousarray(relays.T), np.zeros_like(relays), np.array(groups, np.int64), np.array(n_kept, np.int64), memory(k + 2 * t), memory(k + 2 * t), memory(k), memory(k, np.bool_),
                  memory(k), memory(t), memory(t), memory(t), memory(t))
 
 # %% ../../nbs/model/06b_loops.ipynb #c016

@@ -10,14 +10,53 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
-from torch.nn import functional as F
 
-from .adam import Adam
 from .decoder import MLP
 from .fit import BATCH_SIZE, Streams, per_run
+from .loops import _backward, _exp, _forward, _learn_net, _padded, net_of
+
+
+# %% ../../nbs/model/10_probe.ipynb #p002
+@njit(cache=True, error_model="numpy")
+def _cross_entropy(scores, bias, labels, to_bias):  # scores (B, classes) without their bias, overwritten by their slopes
+    "The sum of the rows' losses."
+    loss, one = 0.0, scores.dtype.type(1)
+    to_bias[:] = 0
+    for i in range(scores.shape[0]):
+        s, total, highest = scores[i], np.float32(0), np.float32(-np.inf)
+        for j in range(s.shape[0]):
+            s[j] += bias[j]
+            highest = max(highest, s[j])
+        loss -= s[labels[i]] - highest
+        for j in range(s.shape[0]):
+            s[j] = _exp(s[j] - highest)
+            total += s[j]
+        loss += np.log(float(total))
+        for j in range(s.shape[0]):
+            s[j] = s[j] / total - (one if j == labels[i] else one - one)
+            to_bias[j] += s[j]
+    return loss
+
 
 # %% ../../nbs/model/10_probe.ipynb #c037
+@njit(cache=True, nogil=True)
+def _probe_epoch(x, labels, order, batch, net, moments, rate, step):  # x (N, t), labels (N,), batch (B, t) is written
+    "One pass over the rows in their order; the sum of their losses."
+    last, total = net.depth - 1, 0.0
+    for start in range(0, order.shape[0], batch.shape[0]):
+        rows, step = order[start : start + batch.shape[0]], step + 1
+        z, classes = batch[: rows.shape[0]], labels[rows]
+        for i in range(rows.shape[0]):
+            z[i] = x[rows[i]]
+        scores = _forward(net, z)
+        total += _cross_entropy(scores, net.biases[last][0], classes, net.to_biases[last][0])
+        _backward(net, z, scores, z[:0], True)
+        _learn_net(net, moments, rate, step, 0.9, 0.999, 1e-8)
+    return total
+
+
 def probe(
     train: Tensor,  # (R, N, t) representations
     train_labels: Tensor,  # (R, N)
@@ -32,19 +71,15 @@ def probe(
     n_runs, n = train_labels.shape
     for name, x, labels in (("train", train, train_labels), ("test", test, test_labels)):
         if x.shape[:2] != labels.shape or len(seeds) != n_runs: raise ValueError(f"{name} must have a label for each row and a seed for each run, got {tuple(x.shape)}, {tuple(labels.shape)} and {len(seeds)} seeds")
-    net = MLP((train.shape[-1], 64, int(train_labels.max()) + 1), seeds, "probe").to(train)
-    weights = list(net.parameters())
-    adam = Adam(weights, [per_run(lr, n_runs, "lr")] * len(weights))
-    shuffle, run, curve = Streams(seeds, "probe shuffle"), torch.arange(n_runs, device=train.device)[:, None], []
-    for _ in range(epochs):
-        total = torch.zeros(n_runs, device=train.device)
-        for rows in shuffle(torch.randperm, n).to(train.device).split(batch_size, 1):
-            logits = net(train[run, rows])  # (R, B, classes)
-            loss = F.cross_entropy(logits.mT, train_labels[run, rows], reduction="none").sum(1)
-            loss.sum().backward()
-            adam.step()
-            total += loss.detach()
-        curve.append((total / n).cpu().numpy())
-    with torch.no_grad():
-        accuracy = (net(test).argmax(-1) == test_labels).float().mean(1)
-    return np.stack(curve, 1), accuracy.cpu().numpy()
+        if x.dtype != torch.float32 or labels.dtype != torch.int64: raise ValueError(f"{name} must be float32 and its labels int64, got {x.dtype} and {labels.dtype}")
+        if labels.numel() and labels.min() < 0: raise ValueError(f"{name} must have labels from 0 up, got {int(labels.min())}")
+    values, classes, rate = train.cpu().contiguous().numpy(), train_labels.cpu().contiguous().numpy(), per_run(lr, n_runs, "lr")
+    mlp, shuffle, steps = MLP((train.shape[-1], 64, int(train_labels.max()) + 1), seeds, "probe"), Streams(seeds, "probe shuffle"), -(-n // batch_size)
+    nets, batch, curve = [net_of(mlp, r, batch_size) for r in range(n_runs)], np.zeros((batch_size, train.shape[-1]), np.float32), np.zeros((n_runs, epochs), np.float32)
+    moments = [tuple(_padded(np.zeros(p.shape[1:], np.float32) for p in part) for part in (mlp.weights, mlp.weights, mlp.biases, mlp.biases)) for _ in seeds]
+    for epoch in range(epochs):
+        order = shuffle(torch.randperm, n).numpy()
+        for r, net in enumerate(nets): curve[r, epoch] = _probe_epoch(values[r], classes[r], order[r], batch, net, moments[r], float(rate[r]), epoch * steps) / n
+    with torch.no_grad(): accuracy = (mlp(test.cpu()).argmax(-1) == test_labels.cpu()).float().mean(1)
+    return curve, accuracy.numpy()
+

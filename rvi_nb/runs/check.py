@@ -63,13 +63,13 @@ class Verdict(NamedTuple):
     label: str  # the figure, if it is known
     archived: float | None  # training loss
     again: float | None
-    same_kind: bool  # of processor and PyTorch
+    same_kind: bool  # of processor, PyTorch and order of sums
     outcome: str  # identical, close or different
 
 
 def _kind(note: str) -> list[Any]:
     "What decides how numbers are rounded, as a record tells it."
-    return [json.loads(note).get(name) for name in ("machine", "processor", "torch")]
+    return [json.loads(note).get(name) for name in ("machine", "processor", "torch", "rounding")]
 
 
 def judge(row: Mapping[str, Any], again: Mapping[str, Any], limits: Mapping[str, float], label: str = "") -> Verdict:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from .. import __version__
-from .run import ALGORITHM, Run
+from .run import ALGORITHM, ROUNDING, Run
 
 # %% ../../nbs/runs/02_rows.ipynb #c004
 COLUMNS = ("train_loss", "test_loss", "imputation_loss", "probe_accuracy", "seconds", "held_out_loss")
@@ -52,8 +52,8 @@ def processor() -> str:
 
 
 def record() -> str:
-    "What a result is noted down with: revision, versions, machine, time."
-    return json.dumps(dict(rvi_nb=__version__, git=_revision(), torch=torch.__version__, python=platform.python_version(),
+    "What a result is noted down with: revision, versions, rounding, machine, time."
+    return json.dumps(dict(rvi_nb=__version__, git=_revision(), torch=torch.__version__, rounding=ROUNDING, python=platform.python_version(),
                            machine=platform.machine(), processor=processor(), time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())))
 
 # %% ../../nbs/runs/02_rows.ipynb #c009
