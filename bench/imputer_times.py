@@ -28,7 +28,15 @@ from table import extend
 from tables import REPORTED, load
 
 FIELDS = ("table", "rate", "mask", "method", "mse", "fit_seconds", "transform_ms_per_row")
-TABLES = (("wine", 0.3), ("diabetes", 0.3), ("breast_cancer", 0.3), ("curved", 0.3), ("breast_cancer", 0.5), ("digits", 0.5), *((name, 0.3) for name in REPORTED))
+TABLES = (
+    ("wine", 0.3),
+    ("diabetes", 0.3),
+    ("breast_cancer", 0.3),
+    ("curved", 0.3),
+    ("breast_cancer", 0.5),
+    ("digits", 0.5),
+    *((name, 0.3) for name in REPORTED),
+)
 METHODS = ("before", "now", "KNN", "BayesianRidge", "ExtraTrees")
 MASKS = (1,)
 

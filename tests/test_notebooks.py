@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from loops import NOTES, sources
 from nbdev.test import test_nb as run_notebook
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +18,8 @@ def test_notebook(path, monkeypatch):
     monkeypatch.chdir(path.parent)
     monkeypatch.setenv("IN_TEST", "1")  # nbdev sets it too, and would leave it: its commands then do nothing, in later tests as well
     monkeypatch.setattr(plt, "install_repl_displayhook", lambda: None)  # it draws figures at the end of a cell, and then they are drawn once more to be shown
+    # compiled cells are kept by their own text, whatever the functions that they call have become
+    monkeypatch.setattr("IPython.paths.get_ipython_cache_dir", lambda: str(NOTES / sources()))
     passed, _ = run_notebook(path, skip_flags=["notest"], force_flags=[], basepath=ROOT)
     assert passed, f"{path.name} failed: its traceback is in the captured output"
 
