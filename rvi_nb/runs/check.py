@@ -49,12 +49,24 @@ def _settings(row: Mapping[str, Any]) -> str:
     return json.dumps({name: v for name, v in json.loads(row["config"]).items() if name != "seed"})
 
 
-def spreads(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    "For settings of which there are several seeds: how far the losses of these lie from each other, by name."
-    families: dict[str, list] = {}
-    for row in rows: families.setdefault(_settings(row), []).append(row)
-    values = {settings: {name: [row[name] for row in same if row[name] is not None] for name in COLUMNS} for settings, same in families.items() if len(same) > 1}
-    return {settings: {name: float(np.std(v, ddof=1)) for name, v in names.items() if len(v) > 1} for settings, names in values.items()}
+def spreads(
+    rows: Iterable[Mapping[str, Any]],
+    far: float = 4.0,  # standard deviations
+) -> dict[str, dict[str, float]]:
+    "For each setting: by how much losses of two seeds may differ, by name, where several seeds of the same model and dataset tell."
+    values: dict[str, dict[str, list]] = {}
+    for row in rows:
+        for name in COLUMNS:
+            if row[name] is not None: values.setdefault(_settings(row), {}).setdefault(name, []).append(row[name])
+    kind = lambda settings, name: (*(json.loads(settings)[k] for k in ("model", "dataset")), name)
+    known: dict[tuple, list] = {}
+    for settings, names in values.items():
+        for name, v in names.items():
+            if len(v) > 1 and np.mean(v): known.setdefault(kind(settings, name), []).append(np.std(v, ddof=1) / abs(np.mean(v)))
+    usual = {what: np.median(several) for what, several in known.items()}
+    own = lambda v: np.std(v, ddof=1) if len(v) > 1 else 0.0
+    return {settings: {name: float(far * max(own(v), usual[kind(settings, name)] * abs(np.mean(v)))) for name, v in names.items() if kind(settings, name) in usual} for settings, names in values.items()}
+
 
 # %% ../../nbs/runs/10_check.ipynb #k009
 class Verdict(NamedTuple):
