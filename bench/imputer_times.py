@@ -6,7 +6,7 @@ the mean square over the hidden cells, in standard deviations.
 
     python bench/imputer_times.py [--before PATH] [--method NAME]... [--out bench/imputer_times.csv]
 
-`--before` is a checkout of an earlier version, that before kinds of columns for example: `git worktree add PATH e2a81c7`. Without it that method is left
+The 28 need the packages of requirements-peers.txt; without these they are left out. `--before` is a checkout of an earlier version, that before kinds of columns for example: `git worktree add PATH e2a81c7`. Without it that method is left
 out. What the file has already is not computed again. In the end, ratios to the version before: geometric means over tables.
 """
 
@@ -86,9 +86,19 @@ def one(name: str, rate: float, mask: int, method: str) -> str:
     return f"{np.square(filled - x)[hidden].mean():.5f} {middle - start:.2f} {1000 * (end - middle) / len(x):.3f}"
 
 
-def ratios(out: Path) -> pd.Series:
+def available(name: str) -> bool:
+    "Whether the package that carries a table is installed."
+    try:
+        return len(table(name)) > 0
+    except ImportError:
+        return False
+
+
+def ratios(out: Path, names: set[str]) -> pd.Series:
     "What now is of what was before: geometric means over tables and masks."
-    both = pd.read_csv(out).assign(total=lambda t: t.fit_seconds + t.transform_ms_per_row * t.table.map(lambda n: len(table(n))) / 1000)
+    both = (
+        pd.read_csv(out).query("table in @names").assign(total=lambda t: t.fit_seconds + t.transform_ms_per_row * t.table.map(lambda n: len(table(n))) / 1000)
+    )
     wide = both[both.method.isin(("before", "now"))].pivot(index=["table", "rate", "mask"], columns="method")
     ratio = {k: wide[k]["now"] / wide[k]["before"] for k in ("mse", "total", "transform_ms_per_row")}
     return np.exp(np.log(pd.DataFrame(ratio).dropna()).mean()).round(3)
@@ -113,8 +123,11 @@ def main(before: Path | None, methods: tuple[str, ...], cell: tuple | None, out:
         return dict(zip(FIELDS, (*cell, *text.split()), strict=True))
 
     wanted = [m for m in methods or METHODS if before or m != "before"]
-    extend(out, FIELDS, [(name, rate, mask, method) for mask in MASKS for name, rate in TABLES for method in wanted], measure, ImportError)
-    click.echo(f"now, of what was before: {ratios(out).to_dict()}")
+    names = {name for name, _ in TABLES if available(name)}
+    if absent := sorted({name for name, _ in TABLES} - names):
+        click.echo(f"left out, as their packages are not installed: {', '.join(absent)}")
+    extend(out, FIELDS, [(name, rate, mask, method) for mask in MASKS for name, rate in TABLES if name in names for method in wanted], measure, ImportError)
+    click.echo(f"now, of what was before: {ratios(out, names).to_dict()}")
 
 
 if __name__ == "__main__":
