@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 import torch
 from loops import noted
@@ -26,6 +27,13 @@ def test_first_and_second_process_agree(tmp_path):
         first = learned(command, env)
         assert any(tmp_path.rglob("*.nbi"))
     assert all(first) and learned(command, env) == first
+
+
+@pytest.mark.skipif(not llvm.get_host_cpu_features().get("avx512f"), reason="there is no older kind of processor to pretend to have")
+def test_loops_for_an_older_processor_learn_the_same(tmp_path):
+    env = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, Path(__file__).with_name("loops.py"), "vad"]
+    assert learned(command, env) == learned(command, dict(os.environ)) != []
 
 
 def learned(command: list, env: dict[str, str]) -> list[str]:
