@@ -14,7 +14,7 @@ from numba import njit
 
 from .decoder import MLP
 from .objective import _fold
-from .posterior import Amortised, MeanField, Relay, _keep_top_cpu, _threshold
+from .posterior import Amortised, MeanField, Relay, _keep_top_cpu
 from .product import product
 
 # %% ../../nbs/model/06b_loops.ipynb #c005
@@ -133,31 +133,6 @@ def _learn_net(net, moments, rate, step, beta1, beta2, eps):  # moments: means a
         _adam(net.weights[layer], net.to_weights[layer], moments[0][layer], moments[1][layer], size, beta1, beta2, root, eps)
         _adam(net.biases[layer], net.to_biases[layer], moments[2][layer], moments[3][layer], size, beta1, beta2, root, eps)
 
-# %% ../../nbs/model/06b_loops.ipynb #k002
-@njit(cache=True)
-def _keep_recalled(a, groups, n_kept, cuts, rows, kept, mask):  # cuts (N, groups): of the last visit, 0 for none
-    "As `_keep_top_cpu`, with the thresholds of the last visit to start from."
-    size, zero = np.empty((groups.max() + 31) // 32 * 32, a.dtype), a.dtype.type(0)
-    for i in range(a.shape[0]):
-        memory, start, equals = cuts[rows[i]], 0, False
-        for g in range(groups.shape[0]):
-            n, stop, count = groups[g], start + groups[g], np.int32(0)
-            row, out, on, part = a[i, start:stop], kept[i, start:stop], mask[i, start:stop], size[: (n + 31) // 32 * 32]
-            for j in range(n):
-                part[j] = abs(row[j])
-            part[n:] = -1
-            cut = _threshold(part, n, n_kept[g], memory[g] if memory[g] > 0 else part[0])
-            for j in range(n):
-                on[j] = part[j] >= cut
-            for j in range(n):
-                out[j] = row[j] if part[j] >= cut else zero
-            for j in range(n):
-                count = np.int32(count + np.int32(part[j] >= cut))
-            memory[g], start, equals = cut, stop, equals or count != n_kept[g]
-        if equals:
-            _keep_top_cpu(a[i : i + 1], groups, n_kept, kept[i : i + 1], mask[i : i + 1])
-            memory[:] = 0
-
 # %% ../../nbs/model/06b_loops.ipynb #c011
 @njit(cache=True, error_model="numpy", inline="always")
 def _exp(x):
@@ -194,7 +169,7 @@ def _put(place, noise, B, cuts, rows):  # noise (B, t), (1, t) for all rows, or 
     k, t, half = place.relays.shape[0], place.mean.shape[1], place.mean.dtype.type(0.5)
     local, mean = place.local[:B], place.mean[:B]
     if k:
-        _keep_recalled(local, place.groups, place.n_kept, cuts, rows, place.kept[:B], place.chosen[:B])
+        _keep_top_cpu(local, place.groups, place.n_kept, cuts, rows, place.kept[:B], place.chosen[:B])
         product(place.kept[:B], place.relays, mean)
     else:
         mean[:] = 0

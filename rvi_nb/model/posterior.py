@@ -18,6 +18,7 @@ from torch.distributions import Distribution, Normal, kl_divergence
 from ..base.paths import compiled
 from ..base.random import generator
 from .decoder import MLP, Decoder, check_seeds, check_sizes, steady
+from .lanes import at_least, scratch, write_kept, write_sizes
 from .likelihood import Likelihood
 from .missing import Incomplete
 
@@ -44,55 +45,47 @@ def _largest(size):
 
 # %% ../../nbs/model/03_posterior.ipynb #c013
 @njit(cache=True)
-def _threshold(size, n, want, guess):  # size: |a| of the n of one group, padded with -1 to a multiple of 32; guess > 0
-    "A value with exactly `want` entries of `size` at or above it or, where equals prevent that, the value of the equals."
+def _threshold(size, g, n, want, guess):  # size: |a| of the n of a group in its row g, padded as `scratch` has it; guess > 0
+    "A value with exactly `want` entries at or above it or, where equals prevent that, the value of the equals; and how many there are."
     f = size.dtype.type
     low, high, n_low, n_high, cut, step = f(0), f(3e38), np.int32(n), np.int32(0), guess, 0
     while low < cut < high:
-        count, step = np.int32(0), step + 1
-        for j in range(size.shape[0]):
-            count = np.int32(count + np.int32(size[j] >= cut))
-        if count == want: return cut
+        count, step = at_least(size, g, n, cut), step + 1
+        if count == want: return cut, count
         if count > want: low, n_low = cut, count
         else: high, n_high = cut, count
         if high == f(3e38): cut *= f(2) if step > 8 else f(1) + f(2.4) * f(count - want) / f(n)
         else: cut = low + f(n_low - want) / f(n_low - n_high) * (high - low)
         if high < f(3e38) and (step > 8 or not low < cut < high): cut = low + f(0.5) * (high - low)
-    return low
+    return low, at_least(size, g, n, low)
 
 # %% ../../nbs/model/03_posterior.ipynb #c014
 @njit(cache=True)
-def _keep_group(row, want, size, keep):  # one row's coefficients of one group; keep is written
-    "Mark the `want` entries of `row` that are largest in absolute value."
-    n, above, equals = row.shape[0], np.int32(0), want
+def _fill_up(size, g, n, want, cut, a, i, start, kept, mask):
+    "Keep what is above `cut` and, of what equals it, the first, until there are `want`."
+    equals, zero = want, a.dtype.type(0)
     for j in range(n):
-        size[j] = abs(row[j])
-    size[n:] = -1
-    cut = _threshold(size, n, want, size.dtype.type(0.5) * _largest(size) + size.dtype.type(2e-38))
+        equals -= size[g, j] > cut
     for j in range(n):
-        keep[j] = size[j] >= cut
-        above += np.int32(keep[j])
-    if above != want:
-        for j in range(n):
-            equals -= size[j] > cut
-        for j in range(n):
-            keep[j] = size[j] > cut or (size[j] == cut and equals > 0)
-            equals -= size[j] == cut
+        mask[i, start + j] = size[g, j] > cut or (size[g, j] == cut and equals > 0)
+        kept[i, start + j] = a[i, start + j] if mask[i, start + j] else zero
+        equals -= size[g, j] == cut
 
 # %% ../../nbs/model/03_posterior.ipynb #c015
 @njit(cache=True)
-def _keep_top_cpu(a, groups, n_kept, kept, mask):  # a (rows, K or more); kept, mask (rows, K) are written
-    "The first K columns of `a` where they count and zero elsewhere, and the mask of what counts."
-    for chunk in range((a.shape[0] + 31) // 32):
-        scratch, zero = np.empty((groups.max() + 31) // 32 * 32, a.dtype), a.dtype.type(0)
-        for i in range(32 * chunk, min(32 * chunk + 32, a.shape[0])):
-            start = 0
-            for g in range(groups.shape[0]):
-                stop = start + groups[g]
-                _keep_group(a[i, start:stop], n_kept[g], scratch[: (groups[g] + 31) // 32 * 32], mask[i, start:stop])
-                start = stop
-            for j in range(kept.shape[1]):
-                kept[i, j] = a[i, j] if mask[i, j] else zero
+def _keep_top_cpu(a, groups, n_kept, cuts, rows, kept, mask):  # a (n, K or more), cuts (N, groups), rows (n,); kept, mask (n, K) are written
+    "The first K columns of `a` where they count and zero elsewhere, and the mask of what counts; `cuts` of these rows are thresholds to start from, 0 for none, and become those found."
+    size = scratch(groups)
+    for i in range(a.shape[0]):
+        start, row = 0, rows[i]
+        for g in range(groups.shape[0]):
+            n, want, guess = groups[g], n_kept[g], cuts[row, g]
+            write_sizes(a, i, start, n, size, g)
+            if not guess > 0: guess = size.dtype.type(0.5) * _largest(size[g]) + size.dtype.type(2e-38)
+            cut, count = _threshold(size, g, n, want, guess)
+            if count == want: write_kept(a, i, start, n, cut, kept, mask)
+            else: _fill_up(size, g, n, want, cut, a, i, start, kept, mask)
+            cuts[row, g], start = cut if count == want else size.dtype.type(0), start + n
 
 # %% ../../nbs/model/03_posterior.ipynb #c017
 def _check_groups(groups: Sequence[int], n_kept: Sequence[int]) -> None:
@@ -109,7 +102,8 @@ def _keep(a: Tensor, groups: Sequence[int], n_kept: Sequence[int]) -> tuple[Tens
     if compiled(a):
         kept, mask = a.new_empty(shape), torch.empty(shape, dtype=torch.bool)
         flat = [t.detach().contiguous().view(-1, t.shape[-1]).numpy() for t in (a, kept, mask)]
-        _keep_top_cpu(flat[0], np.array(groups), np.array(n_kept), flat[1], flat[2])
+        n = len(flat[0])
+        _keep_top_cpu(flat[0], np.array(groups), np.array(n_kept), np.zeros((n, len(groups)), np.float32), np.arange(n), flat[1], flat[2])
         return kept, mask
     mask = keep_top_mask(a[..., : shape[-1]], groups, n_kept)
     return a[..., : shape[-1]] * mask, mask
