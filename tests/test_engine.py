@@ -31,7 +31,7 @@ from rvi_nb.runs.compute import compute
 from rvi_nb.runs.rows import record
 from rvi_nb.runs.run import Run, product
 from rvi_nb.runs.schedule import ensure, kept
-from rvi_nb.runs.store import Store, StoreError, everything, lease, measured, put, put_failure, results
+from rvi_nb.runs.store import Store, StoreError, everything, lease, put, put_failure, results, rows_of
 from rvi_nb.runs.workers import Cluster, Inline, Workers, WorkersGone
 
 ROOT = Path(__file__).parent.parent
@@ -504,9 +504,8 @@ def test_a_run_of_a_newer_version_costs_one_line(store, tmp_path):
     row["config"] = json.dumps(json.loads(row["config"]) | {"colour": "red"})
     row["checksum"] = store_module.checksum(row)
     store_module._write(store, [row | dict(status="done", error=None)])
-    for read in (everything, measured):
-        with pytest.raises(StoreError, match=r"colour.*update rvi_nb"):
-            read(Store(store.path))
+    with pytest.raises(StoreError, match=r"colour.*update rvi_nb"):
+        everything(Store(store.path))
     code, output = command_line("runs", "--profile", "smoke", "--store", store.path, "table", tmp_path / "runs.csv")
     assert code == 1 and len(output.strip().splitlines()) == 1 and "colour" in output
 
@@ -516,7 +515,7 @@ def test_a_run_without_time_counts_as_missing(store, capsys):
     store.db.execute("update runs set seconds = null where key = ?", (GRID[0].key,))
     again = Store(store.path)
     assert again.done(GRID) == {GRID[1].key} and len(capsys.readouterr().err.splitlines()) == 1
-    assert [seconds for _, seconds in measured(again)] == [1.0]
+    assert [row["seconds"] for row in rows_of(again)] == [1.0]
 
 
 def test_a_damaged_letter_costs_one_run(store, capsys):
@@ -589,7 +588,7 @@ def test_a_store_of_format_1_is_read_as_it_is_and_becomes_3_when_written(tmp_pat
     assert len(ensure(GRID[:1], old, jobs=0, progress=False)) == 1
     new = Store(path)
     assert new.db.execute("pragma user_version").fetchone()[0] == 3 and capsys.readouterr().err == ""
-    assert everything(new)[: len(frame)].equals(frame) and len(measured(new)) == len(frame)  # all but the first, and the new one
+    assert everything(new)[: len(frame)].equals(frame) and len(rows_of(new)) == len(frame)  # all but the first, and the new one
     new.db.execute("update runs set seconds = seconds + 1 where rowid = 7")
     assert len(everything(Store(path))) == len(frame)  # one is damaged, one is new
     assert "checksum" in capsys.readouterr().err

@@ -139,7 +139,7 @@ def make_plan(
     missing = tuple(r for r in absent if r.key in ours and available[r.dataset])
     unavailable = sum(not available[r.dataset] for r in absent)
     return Plan(figures, () if part else tuple(f.name for f in stale), len(asked), len(done - lacking), frozenset(have - done), missing, unavailable,
-                len(absent) - len(missing) - unavailable, estimate(missing, store, workers) if sum(map(work, missing)) > MOMENT else 0.0)
+                len(absent) - len(missing) - unavailable, estimate(missing, workers) if sum(map(work, missing)) > MOMENT else 0.0)
 
 
 def _fresh(figure: Figure, entry: dict | None, mark: str, out: Path, have: Collection[str]) -> bool:

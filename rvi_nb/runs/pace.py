@@ -7,13 +7,12 @@ __all__ = ['Kind', 'kind_of', 'measure_pace', 'to_measure', 'estimate']
 
 # %% ../../nbs/runs/08_pace.ipynb #c002
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .compute import compute
 from .groups import work
 from .run import Run
-from .store import Store, measured
 
 # %% ../../nbs/runs/08_pace.ipynb #c004
 Kind = tuple[str, str]  # model and dataset
@@ -26,43 +25,36 @@ def kind_of(run: Run) -> Kind:
 
 def measure_pace(run: Run) -> float:
     "Seconds per unit of work for runs like this one, by a small one."
-    small = replace(run, n_train=min(run.n_train, 1024), n_test=min(run.n_test, 128), probe=False, epochs=2)
+    small = replace(run, n_train=min(run.n_train, 4096), n_test=min(run.n_test, 512), probe=False, epochs=2)
     compute([small])
     times = []
-    for epochs in (2, 10):
+    for epochs in (2, 6):
         began = time.process_time()
         compute([replace(small, epochs=epochs)])
         times.append(time.process_time() - began)
-    return max(times[1] - times[0], 1e-9) / (work(replace(small, epochs=10)) - work(small))
+    return max(times[1] - times[0], 1e-9) / (work(replace(small, epochs=6)) - work(small))
 
 # %% ../../nbs/runs/08_pace.ipynb #c005
 def to_measure(
     wanted: dict[Kind, float],  # work of each kind
-    known: Collection[Kind],  # kinds that have been timed
 ) -> list[Kind]:
     "Kinds that have to be timed, largest first; the smallest, a tenth of the work together, are taken to go on at the pace of the others."
     total = behind = sum(wanted.values())
     kinds = []
     for kind in sorted(wanted, key=wanted.__getitem__, reverse=True):
         if behind <= total / 10: break
-        if kind not in known: kinds.append(kind)
+        kinds.append(kind)
         behind -= wanted[kind]
     return kinds
 
 
 def estimate(
     runs: Sequence[Run],  # to be computed
-    store: Store,  # knows runs that were
     workers: int,  # how many runs are computed at a time
 ) -> float:
     "Seconds that `runs` will take on `workers` cores."
-    wanted: dict[Kind, float] = {}
+    wanted, example = dict[Kind, float](), {kind_of(run): run for run in runs}
     for run in runs: wanted[kind_of(run)] = wanted.get(kind_of(run), 0) + work(run)
-    timed: dict[Kind, list[float]] = {}  # work and seconds of runs in the store
-    for run, seconds in measured(store):
-        if seconds: timed[kind_of(run)] = [a + b for a, b in zip(timed.get(kind_of(run), [0, 0]), (work(run), seconds), strict=True)]
-    example = {kind_of(run): run for run in runs}
-    pace = {kind: seconds / done for kind, (done, seconds) in timed.items() if kind in wanted}
-    pace |= {kind: measure_pace(example[kind]) for kind in to_measure(wanted, pace)}
+    pace = {kind: measure_pace(example[kind]) for kind in to_measure(wanted)}
     known = sum(wanted[kind] for kind in pace)
     return sum(pace[kind] * wanted[kind] for kind in pace) / known * sum(wanted.values()) / workers if known else 0.0

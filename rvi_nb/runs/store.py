@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'Store', 'is_whole', 'put_failure', 'put', 'lease', 'release', 'under_way', 'results', 'everything',
-           'measured', 'rows_of', 'add_rows']
+           'rows_of', 'add_rows']
 
 # %% ../../nbs/runs/04_store.ipynb #c002
 import errno
@@ -256,14 +256,6 @@ def everything(store: Store) -> pd.DataFrame:
     frame = pd.DataFrame([asdict(run_of(row)) | {c: row.get(c) for c in COLUMNS} for row in rows], columns=[*(f.name for f in fields(Run)), *COLUMNS])
     for c in COLUMNS: frame[c] = frame[c].astype(float)
     return frame
-
-
-def measured(store: Store, limit: int = 500) -> list[tuple[Run, float]]:
-    "The runs that this version of the algorithm finished last, and the processor seconds of each."
-    with store._explained():
-        if "algorithm" not in _there(store.db): return []
-        rows = store.db.execute("select key, config, seconds from runs where status = 'done' and algorithm = ? order by rowid desc limit ?", (ALGORITHM, limit)).fetchall()
-    return [(run_of(dict(key=key, config=config)), seconds) for key, config, seconds in rows]
 
 # %% ../../nbs/runs/04_store.ipynb #r002
 def rows_of(store: Store) -> list[dict[str, Any]]:
