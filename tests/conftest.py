@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rvi_nb.base.compiling import NOTE
 from rvi_nb.base.paths import plain_torch
 from rvi_nb.report.reproduce import reproduce
 
@@ -43,10 +44,10 @@ def take_compiled() -> Callable:
         for module in package.rglob("*.py"):
             original = ORIGINAL / module.relative_to(package)
             if original.exists() and original.read_bytes() == module.read_bytes():
-                shutil.copystat(original, module)  # compiled loops belong to a module of that age
-                for loops in original.parent.glob(f"__pycache__/{module.stem}.*.nb[ic]"):
+                kept = original.parent / "__pycache__"
+                for file in [*kept.glob(f"{module.stem}.*.nb[ic]"), *kept.glob(NOTE)]:
                     (module.parent / "__pycache__").mkdir(exist_ok=True)
-                    shutil.copy2(loops, module.parent / "__pycache__")
+                    shutil.copy2(file, module.parent / "__pycache__")
 
     return take
 

@@ -1,6 +1,7 @@
 """The same run has the same bits in a process that compiles its loops and in one that finds them compiled, and on any number of threads."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 import torch
+from conftest import ORIGINAL
 from loops import noted
 
 from rvi_nb.base.random import generator
@@ -34,6 +36,31 @@ def test_loops_for_an_older_processor_learn_the_same(tmp_path):
     env = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, Path(__file__).with_name("loops.py"), "vad"]
     assert learned(command, env) == learned(command, dict(os.environ)) != []
+
+
+KEEP = """
+import numpy as np
+from rvi_nb.model.posterior import _keep_top_cpu
+kept, mask = np.zeros((1, 3), np.float32), np.zeros((1, 3), bool)
+_keep_top_cpu(np.float32([[1, 3, 2]]), np.array([3]), np.array([1]), np.zeros((1, 1), np.float32), np.array([0]), kept, mask)
+print(*kept[0].tolist())
+"""
+
+
+def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(tmp_path):
+    package = shutil.copytree(ORIGINAL, tmp_path / "rvi_nb", ignore=shutil.ignore_patterns("__pycache__"))
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    def keep():
+        return subprocess.run([sys.executable, "-c", KEEP], cwd=tmp_path, env=env, check=True, capture_output=True, text=True).stdout.split()
+
+    assert keep() == ["0.0", "3.0", "0.0"]
+    (kept,) = package.rglob("posterior._keep_top_cpu*.nbi")
+    called = package / "model" / "lanes.py"
+    called.write_text(called.read_text().replace("a.dtype.type(0)", "a.dtype.type(7)"))
+    assert keep() == ["7.0", "3.0", "7.0"]
+    age = kept.stat().st_mtime_ns
+    assert keep() == ["7.0", "3.0", "7.0"] and kept.stat().st_mtime_ns == age  # and then it is kept
 
 
 def learned(command: list, env: dict[str, str]) -> list[str]:

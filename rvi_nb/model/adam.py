@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 from .optim import _check_adam
 

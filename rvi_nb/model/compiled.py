@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 from .adam import Adam, _pace_cpu, coasts
 from .decoder import MLP, Decoder, steady

@@ -8,9 +8,11 @@ __all__ = ['LANES', 'WIDE', 'scratch', 'write_sizes', 'at_least', 'write_kept']
 # %% ../../nbs/model/02b_lanes.ipynb #l002
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from ..base.compiling import njit
 
 # %% ../../nbs/model/02b_lanes.ipynb #l005
 LANES, WIDE = 16, 32  # numbers at a time: of a step, and of a count

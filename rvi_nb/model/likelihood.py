@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 from .decoder import check_sizes
 from .missing import Incomplete

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..base.compiling import njit
 from .decoder import MLP
 from .objective import _fold
 from .posterior import Amortised, MeanField, Relay, _keep_top_cpu

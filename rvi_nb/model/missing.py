@@ -9,9 +9,9 @@ __all__ = ['mcar', 'boxes', 'Incomplete', 'incomplete']
 from dataclasses import dataclass
 
 import torch
-from numba import njit
 from torch import Tensor
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 
 # %% ../../nbs/model/00_missing.ipynb #c005

@@ -8,9 +8,9 @@ __all__ = ['elbo', 'elastic_sums']
 # %% ../../nbs/model/04_objective.ipynb #c002
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 from .decoder import Decoder
 from .likelihood import Likelihood

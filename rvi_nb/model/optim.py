@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, nn
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 from .likelihood import numbers
 

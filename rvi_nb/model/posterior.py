@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal, kl_divergence
 
+from ..base.compiling import njit
 from ..base.paths import compiled
 from ..base.random import generator
 from .decoder import MLP, Decoder, check_seeds, check_sizes, steady

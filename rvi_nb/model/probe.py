@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from ..base.compiling import njit
 from .decoder import MLP
 from .fit import BATCH_SIZE, Streams, per_run
 from .loops import _backward, _exp, _forward, _learn_net, _padded, net_of

@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from ..base.compiling import njit
 
 # %% ../../nbs/model/06a_product.ipynb #p007
 def _tile(rows: int, lanes: int, pair: bool = False) -> Callable:
