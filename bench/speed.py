@@ -214,6 +214,7 @@ def inference(n: int = 10_000, epochs: int = 250) -> dict:
     "Posteriors of new rows: the paper's size."
     data = holes(784, n, 1)
     f = fit(Relay(), decoder(784), data, 1)
+    infer(f.posterior, f.decoder, holes(784, 256, 1), f.steps_per_epoch, 1)  # compiled kernels are loaded
     began = time.perf_counter()
     found = infer(f.posterior, f.decoder, data, f.steps_per_epoch, epochs)
     took = time.perf_counter() - began
