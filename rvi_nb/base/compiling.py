@@ -43,7 +43,7 @@ def njit(**options: Any) -> Callable[[Callable], Any]:
     "As Numba's; what is kept on disk is of today's package."
     def decorate(function: Callable) -> Any:
         loop, source = numba.njit(**options)(function), Path(inspect.getfile(function))
-        if options.get("cache") and source.exists(): forget_older(Path(loop.stats.cache_path), source.parent)
+        if options.get("cache") and not numba.config.DISABLE_JIT and source.exists(): forget_older(Path(loop.stats.cache_path), source.parent)
         return loop
 
     return decorate
