@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rvi_nb.report.best import COMMITTED
 from rvi_nb.report.claims import load_claims
 from rvi_nb.report.matrix import ALL, LOOK, outcomes
 from rvi_nb.report.page import write_page
 from rvi_nb.report.profiles import PROFILES
 
-STANDARD = Path(__file__).parent.parent / "reports" / "standard"
+REPORTS = Path(__file__).parent.parent / "reports"
 
 
 def visit(browser, url, width=1280, height=900):
@@ -90,16 +91,18 @@ def test_badges_have_the_colours_of_the_matrix(browser, smoke):
         assert [int(v) for v in re.findall(r"\d+", color)] == [int(LOOK[verdict][0][i : i + 2], 16) for i in (1, 3, 5)]
 
 
-def test_the_committed_page_is_up_to_date(tmp_path):
+@pytest.mark.parametrize("profile", COMMITTED)
+def test_the_committed_page_is_up_to_date(profile, tmp_path):
     "Its parts that depend on the claims are what the code makes of them now."
-    for path in [STANDARD / "manifest.json", *STANDARD.glob("fig*/claims.json")]:
-        (tmp_path / path.relative_to(STANDARD)).parent.mkdir(exist_ok=True)
-        (tmp_path / path.relative_to(STANDARD)).write_bytes(path.read_bytes())
+    report = REPORTS / profile
+    for path in [report / "manifest.json", *report.glob("fig*/claims.json")]:
+        (tmp_path / path.relative_to(report)).parent.mkdir(exist_ok=True)
+        (tmp_path / path.relative_to(report)).write_bytes(path.read_bytes())
     made, committed = (
         re.search(r'<div class="wide".*?<h2 id="figures">', p.read_text(), re.DOTALL)[0]
-        for p in (write_page(tmp_path, PROFILES["standard"]), STANDARD / "index.html")
+        for p in (write_page(tmp_path, PROFILES[profile]), report / "index.html")
     )
-    assert made == committed and (tmp_path / "verdicts.svg").read_bytes() == (STANDARD / "verdicts.svg").read_bytes(), "write_page anew and commit"
+    assert made == committed and (tmp_path / "verdicts.svg").read_bytes() == (report / "verdicts.svg").read_bytes(), "write_page anew and commit"
 
 
 def test_notebook_pages_need_no_network(browser, smoke):

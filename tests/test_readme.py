@@ -1,6 +1,5 @@
-"""The README is what index.ipynb says (its snippets run as a notebook in test_notebooks.py), and says what the report says; its commands, and CONTRIBUTING's, work."""
+"""The README is what index.ipynb says (its snippets run as a notebook in test_notebooks.py), and says what the reports say; its commands, and CONTRIBUTING's, work."""
 
-import json
 import os
 import re
 import shlex
@@ -14,12 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 import rvi_nb
-from rvi_nb.report.claims import load_claims
-from rvi_nb.report.matrix import outcomes
-from rvi_nb.report.page import draw_verdicts, is_earlier
+from rvi_nb.report.best import best_claims, best_outcomes, best_reports, draw_best, resting_on
+from rvi_nb.report.page import is_earlier, read_manifest, share
 
 ROOT = Path(__file__).parent.parent
-REPORT = ROOT / "reports" / "standard"
+REPORTS = ROOT / "reports"
 README = (ROOT / "README.md").read_text()
 RVI = Path(sys.executable).with_name("rvi")
 GUIDES = README + (ROOT / "CONTRIBUTING.md").read_text()
@@ -31,26 +29,35 @@ def test_readme_is_made_from_the_index():
     assert made == README, "run make readme and commit"
 
 
-def test_its_verdicts_are_those_of_the_standard_report():
-    found = [c.verdict for file in REPORT.glob("fig[!S]*/claims.json") for c in load_claims(file)]
+def test_its_verdicts_are_those_of_the_largest_complete_report_of_each_figure():
+    best = {figure: found for figure, found in best_claims(REPORTS).items() if figure[3] != "S"}
+    found = [c.verdict for _, claims in best.values() for c in claims]
     assert found
     words = [
+        re.escape(resting_on({figure: profile for figure, (profile, _) in best.items()})),
         rf"Of {len(found)} claims {found.count('reproduced')} are \*reproduced\*",
         *(rf"{found.count(v)} \*{v}\*" for v in ("partly", "contradicted", "inconclusive")),
+        re.escape(share(*read_manifest(REPORTS / "paper")["progress"]["fig01_hyperparameters"])),
     ]
     assert re.search(".*".join(words), README, re.DOTALL)
-    figures = json.loads((REPORT / "manifest.json").read_text())["figures"]
-    earlier = ", ".join(name.split("_")[0] for name, entry in figures.items() if is_earlier(entry))
+    entries = {figure: read_manifest(REPORTS / profile)["figures"][figure] for figure, profile in best_reports(REPORTS).items()}
+    earlier = ", ".join(name.split("_")[0] for name, entry in entries.items() if is_earlier(entry))
     assert ("previous version of the algorithm" in README) == bool(earlier) and earlier in README
 
 
+def test_what_it_says_of_a_figure_rests_on_the_report_that_counts():
+    best = best_reports(REPORTS)
+    linked = re.findall(r"\]\(reports/(\w+)/(fig\w+)/", README)
+    assert len(linked) > 6 and linked == [(best[figure], figure) for _, figure in linked]
+
+
 def test_the_picture_at_its_top_is_up_to_date():
-    "Everything that comes before the first section is text and one picture, which is drawn from the claims of the standard report."
-    top = README.split("\n## ")[0]
-    assert re.findall(r"!\[[^\]]+\]\(([^)]+)\)", top) == ["reports/standard/verdicts.svg"]
-    assert (REPORT / "verdicts.svg").read_text() == draw_verdicts(REPORT), "write_page anew and commit"
-    fields = ElementTree.parse(REPORT / "verdicts.svg").iter("{http://www.w3.org/2000/svg}a")
-    assert {f.get("{http://www.w3.org/1999/xlink}href") for f in fields} == {f"#{r.id}-{r.dataset}" for r in outcomes(REPORT).itertuples()}
+    "Everything that comes before the first section is text and one picture, which is drawn from the claims of the reports that count."
+    top, picture = README.split("\n## ")[0], REPORTS / "verdicts.svg"
+    assert re.findall(r"!\[[^\]]+\]\(([^)]+)\)", top) == ["reports/verdicts.svg"]
+    assert picture.read_text() == draw_best(REPORTS), "execute nbs/index.ipynb and commit"
+    found = {f.get("{http://www.w3.org/1999/xlink}href") for f in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}a")}
+    assert found == {f"{r.profile}/index.html#{r.id}-{r.dataset}" for r in best_outcomes(REPORTS).itertuples()}
 
 
 def test_it_is_short_and_has_no_long_table():
