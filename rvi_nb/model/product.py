@@ -56,7 +56,6 @@ def _tiled(lanes: int, pair: bool = False) -> Callable:
     "The product of matrices with at least `lanes` columns."
     large, many, one, width = _tile(ROWS, lanes, pair), _tile(ROWS, lanes), _tile(1, lanes), 2 * lanes if pair else lanes
 
-    @njit(error_model="numpy")
     def multiply(h, w, out):
         (n, m), terms = out.shape, h.shape[1]
         high, broad = n - n % ROWS, m - m % width
@@ -73,7 +72,8 @@ def _tiled(lanes: int, pair: bool = False) -> Callable:
                     one(h, w, out, i, left, left, 0, terms)
                     if pair and left < right: one(h, w, out, i, right, right, 0, terms)
 
-    return multiply
+    multiply.__qualname__ = f"multiply_by_{lanes}"
+    return njit(error_model="numpy")(multiply)
 
 
 _by_16, _by_8, _by_4, _by_1 = _tiled(16, PAIR), _tiled(8), _tiled(4), _tiled(1)
