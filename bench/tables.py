@@ -2,7 +2,7 @@
 
 Real tables with numbers, whole numbers, booleans and categories, complete rows only, at most 300 rows and 24 columns of each. Cells are hidden completely at
 random (MCAR, three in ten or half of them), depending on columns that stay complete (MAR), or depending on the hidden value itself (MNAR), with three masks each.
-All methods see the same holes and fill the table they were fitted on. Noted are
+Three more of MNAR are the mirror images of its first: a column that lost its large values there loses its small ones. All methods see the same holes and fill the table they were fitted on. Noted are
 
 - `rmse`: root mean square error of hidden numbers, in standard deviations of their column; whole numbers are rounded first, for every method,
 - `error_rate`: share of hidden booleans and categories that are wrong,
@@ -34,7 +34,7 @@ import pandas as pd
 from table import extend
 
 MOST_ROWS, MOST_COLUMNS, MOST_CATEGORIES, MOST_COMMON = 300, 24, 20, 0.95
-MECHANISMS, MASKS, DRAWS = ("MCAR 30%", "MCAR 50%", "MAR", "MNAR"), (1, 2, 3), 5
+MECHANISMS, MASKS, MIRRORED, DRAWS = ("MCAR 30%", "MCAR 50%", "MAR", "MNAR"), (1, 2, 3), 3, 5
 FIELDS = ("table", "mechanism", "mask", "method", "version", "rmse", "error_rate", "energy", "seconds", "draw_seconds")
 
 
@@ -178,17 +178,23 @@ class Scale:
         return np.concatenate(parts, -1), np.array(origin)
 
 
+def masks_of(mechanism: str, n: int = len(MASKS)) -> tuple[int, ...]:
+    "The first `n` masks of a mechanism; for MNAR, their mirror images too."
+    return MASKS[:n] + (tuple(m + MIRRORED for m in MASKS[:n]) if mechanism == "MNAR" else ())
+
+
 def holes(name: str, mechanism: str, mask: int) -> np.ndarray:  # (n, d)
     "True where a value is hidden: the same for every method."
-    scale = Scale(load(name))
-    codes, rng = scale.encode(scale.frame), np.random.default_rng([mask, MECHANISMS.index(mechanism), zlib.crc32(name.encode())])
+    scale, mirrored = Scale(load(name)), mask > MIRRORED
+    codes, rng = scale.encode(scale.frame), np.random.default_rng([mask - MIRRORED * mirrored, MECHANISMS.index(mechanism), zlib.crc32(name.encode())])
     n, d = codes.shape
     if mechanism.startswith("MCAR"):
         return rng.random((n, d)) < (0.3 if "30" in mechanism else 0.5)
     scores = np.stack([codes[:, j] if numeric else rng.permutation(n)[codes[:, j].astype(int)] for j, numeric in enumerate(scale.numeric)], 1)
     z = standardise(scores)
     if mechanism == "MNAR":  # each column loses its large values, or its small ones
-        return rng.random((n, d)) < chances(z * rng.choice([-1, 1], d), 0.3)
+        u, sign = rng.random((n, d)), rng.choice([-1, 1], d)
+        return u < chances(-z * sign if mirrored else z * sign, 0.3)
     complete = rng.permutation(d)[: int(np.ceil(0.3 * d))]
     hidden = rng.random((n, d)) < chances(standardise(z[:, complete] @ rng.standard_normal((len(complete), d))), 0.4)
     hidden[:, complete] = False
@@ -276,7 +282,7 @@ def main(methods: tuple[str, ...], names: tuple[str, ...], mechanisms: tuple[str
     if unknown := set(methods) - set(METHODS):
         raise click.BadParameter(f"{', '.join(unknown)}: the methods are {', '.join(METHODS)}", param_hint="--method")
     names = names or tuple(CHOOSING if choosing else REPORTED)
-    cells = [(n, how, mask, m) for mask in MASKS[:masks] for how in mechanisms or MECHANISMS for m in methods or METHODS for n in names]
+    cells = [(n, how, mask, m) for how in mechanisms or MECHANISMS for mask in masks_of(how, masks) for m in methods or METHODS for n in names]
     extend(out, FIELDS, cells, measure, ImportError)
 
 
