@@ -13,6 +13,7 @@ from conftest import ORIGINAL
 from loops import noted
 
 from rvi_nb.base.random import generator
+from rvi_nb.model import compiled
 from rvi_nb.model.decoder import decoder
 from rvi_nb.model.fit import fit
 from rvi_nb.model.infer import infer
@@ -68,26 +69,47 @@ def learned(command: list, env: dict[str, str]) -> list[str]:
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize(
+POSTERIORS = pytest.mark.parametrize(
     "make", [lambda s: Relay(4, (3, 5), seeds=s), lambda s: MeanField(4, s), lambda s: Amortised(7, 4, (6, 5), s)], ids=["rvi", "vad", "vae"]
 )
-@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["blocks side by side", "runs side by side"])
-def test_threads_change_no_bit(make, seeds):
+
+
+def learn(make, seeds: tuple[int, ...], threads: int) -> tuple[list, list]:
+    "Numbers and tensors of a training and an inference on so many threads."
     x = torch.randn(900, 7, generator=generator(0))
     data = incomplete(x, torch.stack([mcar(x.shape, 0.5, generator(s)) for s in seeds]))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        f = fit(make(seeds), decoder(7, (6, 5), 4, seeds), data, 3)
+        found = infer(f.posterior, f.decoder, data, f.steps_per_epoch, 5)
+    finally:
+        torch.set_num_threads(before)
+    return [f.curve, f.loss, found.curve, found.loss], [f.local, found.local, *(p.detach() for p in f.decoder.parameters())]
 
-    def learn(threads: int):
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            f = fit(make(seeds), decoder(7, (6, 5), 4, seeds), data, 3)
-            found = infer(f.posterior, f.decoder, data, f.steps_per_epoch, 5)
-        finally:
-            torch.set_num_threads(before)
-        return [f.curve, f.loss, found.curve, found.loss], [f.local, found.local, *(p.detach() for p in f.decoder.parameters())]
 
-    (numbers, tensors), (others, again) = learn(1), learn(3)
-    assert all((a == b).all() for a, b in zip(numbers, others, strict=True)) and all(a.equal(b) for a, b in zip(tensors, again, strict=True))
+def assert_same(a: tuple[list, list], b: tuple[list, list]) -> None:
+    assert all((x == y).all() for x, y in zip(a[0], b[0], strict=True)) and all(x.equal(y) for x, y in zip(a[1], b[1], strict=True))
+
+
+@POSTERIORS
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["blocks side by side", "runs side by side"])
+def test_threads_change_no_bit(make, seeds):
+    assert_same(learn(make, seeds, 1), learn(make, seeds, 3))
+
+
+@POSTERIORS
+def test_rows_carried_by_another_thread_change_no_bit(make, monkeypatch):
+    carried, batches = [], compiled.Porter.batches
+    monkeypatch.setattr(compiled.Porter, "batches", lambda self, *args: carried.append(len(args[1])) or batches(self, *args))
+    alone = learn(make, (0,), 2)
+    assert not carried  # few rows are near enough
+    monkeypatch.setattr(compiled, "LARGE", 0)
+    assert_same(learn(make, (0,), 2), alone)
+    assert carried == [900] * 3
+    carried.clear()
+    learn(make, (0,), 1)
+    assert not carried
 
 
 def test_a_block_that_fails_ends_the_inference(monkeypatch):
