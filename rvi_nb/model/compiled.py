@@ -200,7 +200,7 @@ class Porter:
         own: tuple[np.ndarray, ...],
         cuts: np.ndarray,
     ) -> None:
-        "Learn one batch after another."
+        "Learn one batch after another. If `learn` fails, what it did to the rows of its batch is lost, and nothing is at work afterwards."
         parts = [rows[start : start + self.batch] for start in range(0, len(rows), self.batch)]
 
         def exchange(k: int) -> None:
@@ -262,8 +262,11 @@ class Epochs:
 
         def one(r: int) -> None:
             rows, e = order[r].numpy(), noise[r].numpy()
-            if not self.porters: self._learn(r, self.rows[r], rows, e, self._own(r), self.cuts[r], 0)
-            else: self.porters[r].batches(lambda first, last, tray: self._learn(r, tray.data, tray.data.index[: last - first], e[first:last], tray.own, tray.cuts, first // self.batch), rows, self._own(r), self.cuts[r])
+            if not self.porters:
+                self._learn(r, self.rows[r], rows, e, self._own(r), self.cuts[r], 0)
+                return
+            learn = lambda first, last, tray: self._learn(r, tray.data, tray.data.index[: last - first], e[first:last], tray.own, tray.cuts, first // self.batch)
+            self.porters[r].batches(learn, rows, self._own(r), self.cuts[r])
 
         self.threads.map(one, range(len(self.rows)))
         self.shared.n_steps += steps
