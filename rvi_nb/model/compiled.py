@@ -253,7 +253,8 @@ class Epochs:
         if isinstance(posterior, Amortised): self.encoders = [(*network(posterior.encoder, r), np.zeros((batch, data.n_features), np.float32)) for r in runs]
         self.relays = [tuple(m[r].numpy() for m in moments[posterior.relays]) if isinstance(posterior, Relay) else (np.zeros((0, 1), np.float32),) * 2 for r in runs]
         size = sum(a.nbytes for a in (*self.rows[0], *self._own(0)))
-        self.porters = [Porter(self.rows[r], self._own(r), self.cuts[r], batch) for r in runs] if threads >= 2 * data.n_runs and size >= LARGE else []
+        carried = threads >= 2 * data.n_runs and size >= LARGE and data.n_rows > 2 * batch  # trays are for a part of the rows
+        self.porters = [Porter(self.rows[r], self._own(r), self.cuts[r], batch) for r in runs] if carried else []
 
     def run(self, order: Tensor, noise: Tensor) -> None:  # (R, n) all different in each run, (R, n, t)
         "One pass over the rows in their order."

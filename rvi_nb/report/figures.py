@@ -103,9 +103,11 @@ def differs(
     "How a profile differs from the paper, as a sentence."
     paper, names = PROFILES["paper"], dict(n_train="training rows", n_test="test rows", epochs="epochs", n_seeds="seeds")
     seeds = {} if frame is None else frame.groupby("dataset").seed.nunique().to_dict()
-    names["n_seeds"] += "".join(f" ({n} on {label(d)})" for d, n in seeds.items() if n != size.n_seeds)
+    fewer = [f"{n} on {label(d)}" for d, n in seeds.items() if n != size.n_seeds]
+    names["n_seeds"] += "".join(f" ({part})" for part in fewer)
     parts = [f"{getattr(size, k):,} {name} instead of {getattr(paper, k):,}" for k, name in names.items() if getattr(size, k) != getattr(paper, k)]
-    return f"The {size.name} profile has {', '.join(parts)}." if parts else "Rows, epochs and seeds are the paper's."
+    if parts: return f"The {size.name} profile has {', '.join(parts)}."
+    return f"Rows and epochs are the paper's; of its {paper.n_seeds} seeds there are {', '.join(fewer)} so far." if fewer else "Rows, epochs and seeds are the paper's."
 
 
 def larger(page: Page, claims: Sequence[Claim]) -> str:
